@@ -153,7 +153,10 @@ class LocalCluster:
         shared = {**_shared_secret(root, is_needed=groups > 1 or bool(hosts)), **(settings or {})}
         for node_id in cluster._nodes:
             is_first = (node_id - 1) % nodes == 0
-            own = _replication_settings(replication, nodes, is_first=is_first)
+            own: dict[str, object] = {}
+            if replication != "raft":
+                own |= {"replication": replication if is_first else "slave"}
+                own |= {"copies": min(2, nodes)}
             if rocketmq:
                 own |= rocketmq_settings(node_id - 1)
             given = {**DEFAULTS, "flush": flush, **own, **shared}
@@ -284,10 +287,11 @@ class LocalCluster:
             chosen = [n for n in node_ids or self._nodes if not self._node(n).is_alive]
             for node_id in chosen:
                 node = self._node(node_id)
-                if node.host != HOST:
-                    self._require_launcher(node_id)
-                    continue
-                for port in node.ports:
+                if node.host != HOST and node_id not in self._launchers:
+                    what = f"node {node_id} runs on host {node.host}"
+                    do = "start it by the command that made this directory"
+                    raise LocalError("local.other_host", what, do)
+                for port in node.ports if node.host == HOST else ():
                     if not is_free(port):
                         what = f"port {port} of node {node_id} is used by another process"
                         do = "end that process, or make another cluster with --dir and --port"
@@ -374,9 +378,9 @@ class LocalCluster:
                     process.wait_end(timeout_ms)
             for node_id in node_ids or self._nodes:
                 process = self._node(node_id).process
-                if process is not None and process.child is None:
+                if process is not None and not process.is_child:
                     self._node(node_id).process = None
-            self._stopped(node_ids or self.node_ids)
+            self._save(ended=node_ids or self.node_ids)
             return killed
 
     def kill(self, node_id: int) -> bool:
@@ -436,13 +440,6 @@ class LocalCluster:
             )
         return self._nodes[node_id]
 
-    def _require_launcher(self, node_id: int) -> None:
-        """Refuse to start a node of another host on this one."""
-        if node_id not in self._launchers:
-            what = f"node {node_id} runs on host {self._node(node_id).host}"
-            do = "start it by the command that made this directory"
-            raise LocalError("local.other_host", what, do)
-
     def _signal(self, node_id: int, number: signal.Signals) -> bool:
         process = self._node(node_id).process
         return process is not None and process.send(number)
@@ -453,7 +450,7 @@ class LocalCluster:
         state: State = "stopped"
         if process is not None:
             state = "running" if process.is_alive else "dead"
-            if process.child is not None and process.exit_code == 0:
+            if process.exit_code == 0:
                 state = "stopped"
         http = f"{node.status_host}:{node.http_port}"
         described = NodeState(
@@ -474,16 +471,9 @@ class LocalCluster:
         answer = ask(http, "/status")
         if answer is None or answer.get("pid") != process.pid:
             return replace(described, detail="does not answer yet")
-        return replace(
-            described,
-            role=answer["role"],
-            term=answer["term"],
-            leader_id=answer["leader_id"],
-            is_ready=answer["ready"],
-            commit_index=answer["commit_index"],
-            applied_index=answer["applied_index"],
-            detail=answer["detail"],
-        )
+        names = ("role", "term", "leader_id", "commit_index", "applied_index", "detail")
+        given = {name: answer[name] for name in names}
+        return replace(described, is_ready=answer["ready"], **given)
 
     def _raise_died(self, node_id: int) -> None:
         code = self.exit_code(node_id)
@@ -493,17 +483,11 @@ class LocalCluster:
         do = f"read {self.log_path(node_id)}; docs/operations.md has the exit codes"
         raise LocalError("local.died", what, do)
 
-    def _stopped(self, node_ids: tuple[int, ...]) -> None:
-        """Record that these processes are expected to be gone."""
-        state = {n: node.to_json() for n, node in self._nodes.items()}
-        for node_id in node_ids:
-            state[node_id] |= {"pid": None, "started": None}
-        self._write(state)
-
-    def _save(self) -> None:
-        self._write({n: node.to_json() for n, node in self._nodes.items()})
-
-    def _write(self, nodes: Mapping[int, object]) -> None:
+    def _save(self, ended: tuple[int, ...] = ()) -> None:
+        """Write the nodes; the processes of those that ended are expected to be gone."""
+        nodes = {n: node.to_json() for n, node in self._nodes.items()}
+        for node_id in ended:
+            nodes[node_id] |= {"pid": None, "started": None}
         state = {"cluster_id": self.cluster_id, "nodes": nodes}
         path = self.directory / STATE_FILE
         temporary = path.with_suffix(".tmp")
@@ -527,13 +511,3 @@ def _shared_secret(root: Path, *, is_needed: bool) -> dict[str, object]:
     file = root / SECRET_FILE
     write_private(file, f"{os.urandom(32).hex()}\n")
     return {"secret_file": str(file)}
-
-
-def _replication_settings(
-    replication: str, node_count: int, *, is_first: bool
-) -> dict[str, object]:
-    """Return the settings of one node of a group."""
-    if replication == "raft":
-        return {}
-    copies = min(2, node_count)
-    return {"replication": replication if is_first else "slave", "copies": copies}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
-from typing import Final, Protocol
+from typing import Final
 
 import psutil
 
@@ -33,18 +33,10 @@ _GIVEN_COUNT_MAX: Final = 6_000
 """Ports that are remembered as given out: half of all, so that a free one is found soon."""
 
 
-class Child(Protocol):
-    """A process that this one started and has to reap, as `subprocess.Popen` has it."""
+Poll = Callable[[], int | None]
+"""Reaps a process that this one started; returns its exit code, None as long as it runs."""
 
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None as long as it runs."""
-        ...
-
-
-_children: Final[dict[tuple[int, str], Child]] = {}
+_children: Final[dict[tuple[int, str], Poll]] = {}
 """Processes started by this one. Kept for ever: they outlive their starter on purpose."""
 
 
@@ -57,16 +49,15 @@ class NodeProcess:
     """Start time, in a form that no other process of this number has."""
 
     @property
-    def child(self) -> Child | None:
-        """The child, if it is one of this process, which must then reap it."""
-        return _children.get((self.pid, self.started))
+    def is_child(self) -> bool:
+        """Whether it is a child of this process, which must then reap it."""
+        return (self.pid, self.started) in _children
 
     @property
     def is_alive(self) -> bool:
         """Whether this very process runs, paused or not."""
-        child = self.child
-        if child is not None:
-            return child.poll() is None
+        if self.is_child:
+            return self.exit_code is None
         try:
             is_same = started_at(self.pid) == self.started
             return is_same and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
@@ -84,8 +75,7 @@ class NodeProcess:
     @property
     def exit_code(self) -> int | None:
         """Exit code, negative for a signal; None if it runs or is no child of this process."""
-        child = self.child
-        return None if child is None else child.poll()
+        return _children[self.pid, self.started]() if self.is_child else None
 
     def send(self, number: signal.Signals) -> bool:
         """Send a signal; return whether the process was there. Never reaches another process."""
@@ -122,9 +112,9 @@ def start_module(
     output: int,
     environment: Mapping[str, str],
     launcher: Sequence[str] = (),
-) -> Child:
+) -> tuple[int, Poll]:
     """Start the process; for `spawn`. The project's tests put another way in its place."""
-    return subprocess.Popen(
+    child = subprocess.Popen(
         # -P: a folder of that name where the command runs must not be mistaken for ours.
         [*launcher, sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
@@ -133,6 +123,7 @@ def start_module(
         env=dict(environment),
         start_new_session=True,
     )
+    return child.pid, child.poll
 
 
 def spawn(
@@ -147,15 +138,15 @@ def spawn(
 
     `launcher` are words before the command; what they name must become it, and not start it."""
     with open(log, "ab", opener=open_private) as output:
-        child = start_module(
+        pid, poll = start_module(
             module,
             arguments,
             output=output.fileno(),
             environment=environment,
             launcher=launcher,
         )
-    process = NodeProcess(child.pid, started_at(child.pid))
-    _children[process.pid, process.started] = child
+    process = NodeProcess(pid, started_at(pid))
+    _children[pid, process.started] = poll
     return process
 
 

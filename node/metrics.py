@@ -147,7 +147,7 @@ ACCOUNTS: Final[Table[Accounts]] = {
         }, "kind"),
     "held_refused": counter("Refusals of more, by kind.", lambda a: a.refused, "kind"),
     "held_addresses": gauge("Addresses that are connected, or for which something is held.",
-        lambda a: a.address_count),
+        lambda a: len(a.addresses)),
 }  # fmt: skip
 """The accounts of callers."""
 GRPC: Final[Table[GrpcServer]] = {

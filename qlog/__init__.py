@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from qlog.imports import paused_collector
-from qlog.numbers import make_strict
+from qlog.parsed import make_strict
 from qlog.transport import transport_option
 from quorumlog.cluster.grpc_engine import check_polling, choose_engine
 from quorumlog.command_errors import CliError, ExitCode, report

@@ -70,18 +70,27 @@ def printed(function: Callable[..., object]) -> _Command:
     return command
 
 
+def command_with(ask: Callable[..., object]) -> Callable[[Callable[..., object]], _Command]:
+    """Return a decorator that adds `--server` and `-o`, has `ask` run the coroutine function with
+    a client, and prints its result."""
+
+    def decorate(function: Callable[..., object]) -> _Command:
+        @server_option
+        @printed
+        @functools.wraps(function)
+        def command(server: str | None, **options: Any) -> object:
+            return ask(server, lambda client: function(client, **options))
+
+        return command
+
+    return decorate
+
+
 def cluster_command(
     function: "Callable[Concatenate[Client, ...], Coroutine[Any, Any, object]]",
 ) -> _Command:
-    """Add `--server` and `-o`, run the coroutine function with a client, and print its result."""
-
-    @server_option
-    @printed
-    @functools.wraps(function)
-    def command(server: str | None, **options: Any) -> object:
-        return ask(server, lambda client: function(client, **options))
-
-    return command
+    """Decorate a command of the cluster's client."""
+    return command_with(ask)(function)
 
 
 def confirmed(question: str) -> Callable[[_Command], _Command]:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pytest
 
 import deploy.local_process
-from deploy.local_process import Child, start_module
+from deploy.local_process import Poll, start_module
 from quorumlog.cluster.grpc_engine import OLDER_ENGINE, VARIABLE
 from tests.fork_server import REQUEST_SIZE_BYTES_MAX, Start
 
@@ -72,10 +72,10 @@ class ForkServer:
 
 
 class Fork:
-    """A process that a server has forked, as `subprocess.Popen` has it."""
+    """A process that a server has forked."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
-        self.pid: Final = pid
+        self._pid: Final = pid
         self._server: Final = server
         self._lock: Final = threading.Lock()
         self._exit_code: int | None = None
@@ -84,7 +84,7 @@ class Fork:
         """Return the exit code, negative for a signal; None as long as it runs."""
         with self._lock:
             if self._exit_code is None:
-                self._exit_code = self._server.ask({"pid": self.pid})
+                self._exit_code = self._server.ask({"pid": self._pid})
             return self._exit_code
 
 
@@ -105,10 +105,10 @@ class ForkServers:
         output: int,
         environment: Mapping[str, str],
         launcher: Sequence[str] = (),
-    ) -> Child:
+    ) -> tuple[int, Poll]:
         """Start a node as a fork if it can be one, else as `deploy.local_process` does it."""
 
-        def by_name() -> Child:
+        def by_name() -> tuple[int, Poll]:
             return start_module(
                 module, arguments, output=output, environment=environment, launcher=launcher
             )
@@ -119,7 +119,8 @@ class ForkServers:
         if _early(environment) != server.early:
             return by_name()
         start = Start(module, list(arguments), dict(environment), os.getcwd())
-        return Fork(server, server.ask(start.to_json(), [output]))
+        pid = server.ask(start.to_json(), [output])
+        return pid, Fork(server, pid).poll
 
     def _next(self) -> ForkServer:
         with self._lock:

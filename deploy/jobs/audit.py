@@ -6,42 +6,41 @@ messages come from. Lines are counted in one bytearray a file, so a million of t
 
 import hashlib
 import os
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from deploy.jobs.job_summary import MainJobSummary
-from deploy.jobs.progress import JobStep
-from deploy.jobs.stdlib_source import QueueName, SourceFile
+from deploy.jobs.job_summary import JobSummary, MainJobSummary
+from deploy.jobs.progress import Reached
+from deploy.jobs.stdlib_source import SourceFile
 
 if TYPE_CHECKING:
     from hashlib import _Hash
-
-__all__ = ["LineAudit", "QueueName"]
 
 
 class LineAudit:
     """The expectation, the acked lines, and the result of one reading."""
 
-    def __init__(self, files: list[SourceFile], line_counts: list[int], digests: list[str]) -> None:
+    def __init__(self, files: list[SourceFile], reached: Reached) -> None:
+        """Read all files and record the expected messages."""
         self._names = [file.name for file in files]
         self._numbers = {name: number for number, name in enumerate(self._names)}
-        self._line_counts = line_counts
-        self._digests = digests
-        self._acked = [bytearray(count) for count in line_counts]
-        self.queues = sorted({(file.topic, file.queue_id) for file in files})
-        self.line_count = sum(line_counts)
-        self.size_bytes = sum(os.path.getsize(file.path) for file in files)
-        self.begin_reading()
-
-    @classmethod
-    def of_files(cls, files: list[SourceFile], step: JobStep) -> Self:
-        """Read all files and record the expected messages."""
-        counts, digests = [], []
+        self._line_counts: list[int] = []
+        self._digests: list[str] = []
         for number, file in enumerate(files):
             lines = file.lines()
-            counts.append(len(lines))
-            digests.append(hashlib.sha256(b"".join(lines)).hexdigest())
-            step.reached(number + 1)
-        return cls(files, counts, digests)
+            self._line_counts.append(len(lines))
+            self._digests.append(hashlib.sha256(b"".join(lines)).hexdigest())
+            reached(number + 1)
+        self._acked = [bytearray(count) for count in self._line_counts]
+        self.queues = sorted({(file.topic, file.queue_id) for file in files})
+        self.line_count = sum(self._line_counts)
+        self._size_bytes = sum(os.path.getsize(file.path) for file in files)
+        self.begin_reading()
+
+    def describe(self, summary: JobSummary) -> None:
+        """Write the input into the summary."""
+        summary.files, summary.lines = len(self._names), self.line_count
+        summary.size_bytes = self._size_bytes
+        summary.topics, summary.queues = len({topic for topic, _ in self.queues}), len(self.queues)
 
     def on_acked(self, number: int, line_number: int) -> None:
         """Record the receipt of line `line_number` of file `number`."""
@@ -84,13 +83,16 @@ class LineAudit:
         again = sum(sum(found) - sum(map(bool, found)) for found in self._read_counts)
         return again + self.unknown_count
 
+    def judge_files(self, summary: JobSummary) -> None:
+        """Write into the summary which files this reading gave back."""
+        summary.files_different = self.different_files()
+        summary.files_equal = summary.files - len(summary.files_different)
+
     def judge_leader(self, summary: MainJobSummary) -> None:
         """Write the result of reading from the leader into the summary."""
-        different = self.different_files()
+        self.judge_files(summary)
         summary.read = self.read_count
         summary.lost, summary.duplicates = self.lost_count(), self.duplicate_count()
-        summary.files_different = different
-        summary.files_equal = summary.files - len(different)
         summary.is_read = True
 
     def judge_replica(self, summary: MainJobSummary, node_id: int) -> None:

@@ -6,34 +6,30 @@ Owns the sequence; storing is the store's work, the input is `stdlib_source`, th
 `engine_job_writer`, the screen `job_summary`.
 """
 
-import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
 from random import Random
 from typing import Any
 
 import click
 
+from deploy.jobs.audit import LineAudit
 from deploy.jobs.engine_job_writer import STORE_CONFIG
 from deploy.jobs.job_directory import JobDirectory
-from deploy.jobs.job_summary import EngineJobSummary
-from deploy.jobs.progress import JobProgress, JobStep
+from deploy.jobs.job_summary import EngineJobSummary, run_job_command
+from deploy.jobs.progress import BeginStep, Reached, job_progress
 from deploy.jobs.stdlib_source import (
+    LINE_PROPERTY,
     PATH_PROPERTY,
     QueueName,
-    SourceFile,
     find_files,
-    sha256_of_files,
     standard_library,
 )
-from quorumlog.command_errors import CliError, ExitCode, report
-from quorumlog.command_signals import take_signals
+from quorumlog.command_errors import CliError
 from store.record.message import decode_message
 from store.store import Store
 
@@ -42,7 +38,7 @@ _PULL_SIZE_BYTES = 4 << 20
 
 
 def run_writer(
-    directory: str, source: str, step: JobStep, kill_at: int
+    directory: str, source: str, reached: Reached, kill_at: int
 ) -> tuple[dict[QueueName, int], int, dict[str, Any]]:
     """Run the writing process; SIGKILL it once `kill_at` lines are acknowledged (0: never).
 
@@ -66,7 +62,7 @@ def run_writer(
             topic, queue_id, next_offset, count = event["acked"]
             acknowledged[(topic, queue_id)] = next_offset
             done += count
-            step.reached(done)
+            reached(done)
             if kill_at and done >= kill_at and writer.poll() is None:
                 writer.send_signal(signal.SIGKILL)
                 kill_at = 0
@@ -84,58 +80,42 @@ def run_writer(
     return acknowledged, done, opened
 
 
-def pull_all(store: Store, topic: str, queue_id: int) -> Iterator[bytes]:
-    """Yield runs of records of one queue, from its first to its last."""
-    offset = 0
-    while True:
-        result = store.pull(
-            topic, queue_id, offset, max_count=_PULL_COUNT, max_size_bytes=_PULL_SIZE_BYTES
-        )
-        if not result.record_count:
-            return
-        yield result.data
-        offset = result.next_offset
-
-
-def read_back(store: Store, queues: list[QueueName], step: JobStep) -> tuple[dict[str, str], int]:
-    """Read every queue and return (SHA-256 of each file's lines, count of lines)."""
-    digests: dict[str, Any] = {}
-    count = 0
-    for topic, queue_id in queues:
-        for data in pull_all(store, topic, queue_id):
-            at = 0
+def read_back(store: Store, audit: LineAudit, reached: Reached) -> None:
+    """Read every queue, from its first record to its last."""
+    for topic, queue_id in audit.queues:
+        offset, is_over = 0, False
+        while not is_over:
+            result = store.pull(
+                topic, queue_id, offset, max_count=_PULL_COUNT, max_size_bytes=_PULL_SIZE_BYTES
+            )
+            at, data = 0, result.data
             while at < len(data):
                 message = decode_message(data, at)
                 at += message.size_bytes
-                name = message.properties[PATH_PROPERTY]
-                digest = digests.get(name) or digests.setdefault(name, hashlib.sha256())
-                digest.update(message.body)
-                count += 1
-            step.reached(count)
-    return {name: digest.hexdigest() for name, digest in digests.items()}, count
+                line_number = int(message.properties[LINE_PROPERTY])
+                audit.on_read(message.properties[PATH_PROPERTY], line_number, message.body)
+            reached(audit.read_count)
+            offset, is_over = result.next_offset, not result.record_count
 
 
-def run_job(directory: str, source: str, seed: int, progress: JobProgress) -> EngineJobSummary:
+def run_job(directory: str, source: str, seed: int, begin_step: BeginStep) -> EngineJobSummary:
     """Do the whole job in `directory`, which must not exist or be empty."""
     began = time.monotonic()
     summary = EngineJobSummary(directory, seed)
     files = find_files(source)
-    counts = count_lines(files, progress)
-    queues = sorted({(file.topic, file.queue_id) for file in files})
-    summary.files, summary.lines = len(files), sum(counts.values())
-    summary.size_bytes = sum(os.path.getsize(file.path) for file in files)
-    summary.topics, summary.queues = len({topic for topic, _ in queues}), len(queues)
+    audit = LineAudit(files, begin_step("Read the standard library's files", len(files)))
+    audit.describe(summary)
 
     kill_at = int(summary.lines * Random(seed).uniform(0.4, 0.6))
-    step = progress.step("Write until the process is killed", summary.lines)
+    reached = begin_step("Write until the process is killed", summary.lines)
     wrote = time.monotonic()
-    acknowledged, summary.killed_after_lines, _ = run_writer(directory, source, step, kill_at)
+    acknowledged, summary.killed_after_lines, _ = run_writer(directory, source, reached, kill_at)
     summary.acknowledged_before_kill = sum(acknowledged.values())
     write_seconds = time.monotonic() - wrote
 
-    step = progress.step("Recover, resume, write the rest", summary.lines)
+    reached = begin_step("Recover, resume, write the rest", summary.lines)
     wrote = time.monotonic()
-    _, _, opened = run_writer(directory, source, step, 0)
+    _, _, opened = run_writer(directory, source, reached, 0)
     write_seconds += time.monotonic() - wrote
     summary.write_lines_per_second = round(summary.lines / write_seconds)
     summary.recovered_lines, summary.recovery_ms = opened["lines"], opened["recovery_ms"]
@@ -145,45 +125,24 @@ def run_job(directory: str, source: str, seed: int, progress: JobProgress) -> En
         for (topic, queue_id), offset in acknowledged.items()
     )
 
-    step = progress.step("Read back through the queues", summary.lines)
+    reached = begin_step("Read back through the queues", summary.lines)
     read = time.monotonic()
     with Store.open(directory, STORE_CONFIG) as store:
-        read_count, line_count = read_back(store, queues, step)
-    summary.read_lines_per_second = round(line_count / (time.monotonic() - read))
+        read_back(store, audit, reached)
+    summary.read_lines_per_second = round(audit.read_count / (time.monotonic() - read))
 
-    compare(summary, files, read_count, line_count, counts)
+    judge(summary, audit)
     summary.seconds = round(time.monotonic() - began, 1)
     return summary
 
 
-def count_lines(files: list[SourceFile], progress: JobProgress) -> dict[str, int]:
-    """Return the number of lines of each file."""
-    step = progress.step("Read the standard library's files", len(files))
-    counts = {}
-    for number, file in enumerate(files):
-        counts[file.name] = len(file.lines())
-        step.reached(number + 1)
-    return counts
-
-
-def compare(
-    summary: EngineJobSummary,
-    files: list[SourceFile],
-    digests: dict[str, str],
-    line_count: int,
-    counts: dict[str, int],
-) -> None:
-    """Compare the messages read back with the files on disk, and set the verdict."""
-    empty = hashlib.sha256().hexdigest()
-    expected = sha256_of_files(files)
-    different = [n for n, digest in expected.items() if digests.get(n, empty) != digest]
-    different += sorted(set(digests) - set(expected))
-    summary.files_different = different
-    summary.files_equal = len(expected) - len(set(different) & set(expected))
+def judge(summary: EngineJobSummary, audit: LineAudit) -> None:
+    """Compare the messages read back with the files, and set the verdict."""
+    audit.judge_files(summary)
     good = (
-        not different
+        not summary.files_different
         and not summary.acknowledged_lost
-        and line_count == sum(counts.values())
+        and audit.read_count == audit.line_count
         and summary.acknowledged_before_kill > 0
         and summary.recovered_lines < summary.lines  # A later kill would not prove much.
     )
@@ -208,28 +167,11 @@ def engine_job(as_json: bool, directory: str | None, source: str | None, seed: i
     """
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
     place = JobDirectory.make(directory)
-    with place.undone(), JobProgress() as progress:
+    with place.undone(), job_progress() as begin_step:
         click.echo(f"The seed of this run is {seed}, its directory {place.path}.", err=True)
-        summary = run_job(place.path, source or standard_library(), seed, progress)
-    is_passed = summary.verdict == "passed"
-    if is_passed:
-        summary.directory = place.remove_temporary()
-    if as_json:
-        click.echo(json.dumps(asdict(summary)))
-    else:
-        summary.print()
-    return ExitCode.OK if is_passed else ExitCode.FINDINGS
-
-
-def main() -> int:
-    """Run the command and return its exit code."""
-    take_signals()
-    try:
-        code: int = engine_job.main(standalone_mode=False)
-        return code
-    except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.
-        return report(error)
+        summary = run_job(place.path, source or standard_library(), seed, begin_step)
+    return summary.end(place, as_json=as_json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_job_command(engine_job)

@@ -1,14 +1,31 @@
 """The results of the jobs, each printed as one screen or as one JSON object.
 
-Owns the fields, the verdict of the main job, and the screen.
+Owns the fields, the verdict of the main job, the screen, and the exit code of a job.
 """
 
+import json
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import NoReturn
 
 import click
 
+from deploy.jobs.job_directory import JobDirectory
+from quorumlog.command_errors import ExitCode, report
+from quorumlog.command_signals import take_signals
+
 Rows = Sequence[tuple[str, str]]
+
+
+def run_job_command(command: click.Command) -> NoReturn:
+    """Run the command of a job, and end the process with its exit code."""
+    take_signals()
+    try:
+        code = command.main(standalone_mode=False)
+    except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.
+        code = report(error)
+    sys.exit(code)
 
 
 @dataclass(slots=True)
@@ -42,6 +59,21 @@ class JobSummary:
         click.secho(f"{s.verdict.upper()} in {s.seconds} s.", fg=colour, bold=True)
         click.echo("\n".join(hints))
 
+    def print(self, kept: str | None) -> None:
+        """Print one screen; `kept` is the address of a cluster that continues to run."""
+        raise NotImplementedError
+
+    def end(self, place: JobDirectory, *, as_json: bool, kept: str | None = None) -> ExitCode:
+        """Print the result and return the exit code. What passed leaves no directory of its own."""
+        is_passed = self.verdict == "passed"
+        if is_passed and kept is None:
+            self.directory = place.remove_temporary()
+        if as_json:
+            click.echo(json.dumps(asdict(self)))
+        else:
+            self.print(kept)
+        return ExitCode.OK if is_passed else ExitCode.FINDINGS
+
 
 @dataclass(slots=True)
 class EngineJobSummary(JobSummary):
@@ -56,8 +88,7 @@ class EngineJobSummary(JobSummary):
     write_lines_per_second: int = 0
     read_lines_per_second: int = 0
 
-    def print(self) -> None:
-        """Print one screen."""
+    def print(self, kept: str | None) -> None:
         s = self
         rows = [
             ("queues", f"{s.queues} queues of {s.topics} topics"),
@@ -119,7 +150,6 @@ class MainJobSummary(JobSummary):
         self.verdict = "passed" if good else "failed"
 
     def print(self, kept: str | None) -> None:
-        """Print one screen; `kept` is the address of a cluster that continues to run."""
         s = self
         receipts = ", ".join(f"{n:,} {level}" for level, n in s.receipts_by_durability.items())
         replicas = ", ".join(map(str, s.replicas_equal)) or "none"

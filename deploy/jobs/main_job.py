@@ -8,34 +8,31 @@ message once, equal chain digests. Owns the sequence; the comparison is `audit`,
 """
 
 import asyncio
-import json
 import os
-import sys
 import time
 from collections import deque
-from dataclasses import asdict
 from random import Random
 from typing import Final
 
 import click
 
 import quorumlog
-from deploy.jobs.audit import LineAudit, QueueName
+from deploy.jobs.audit import LineAudit
 from deploy.jobs.job_directory import JobDirectory
-from deploy.jobs.job_summary import MainJobSummary
-from deploy.jobs.progress import JobProgress, JobStep
+from deploy.jobs.job_summary import MainJobSummary, run_job_command
+from deploy.jobs.progress import BeginStep, Reached, job_progress
 from deploy.jobs.stdlib_source import (
     LINE_PROPERTY,
     PATH_PROPERTY,
     QUEUES_PER_TOPIC,
+    QueueName,
     SourceFile,
     find_files,
     sample_of,
     standard_library,
 )
 from deploy.local import LocalCluster
-from quorumlog.command_errors import CliError, ExitCode, report
-from quorumlog.command_signals import take_signals
+from quorumlog.command_errors import CliError
 
 NODE_COUNT: Final = 3
 UNDECIDED_COUNT_MAX: Final = 20_000  # Sent messages whose receipts were not checked yet.
@@ -63,21 +60,21 @@ class _Sender:
         self._killed_node = 0
         self.last_index = -1
 
-    async def run(self, files: list[SourceFile], kill_at: int, step: JobStep) -> None:
+    async def run(self, files: list[SourceFile], kill_at: int, reached: Reached) -> None:
         """Send every line of `files`; the leader is killed once `kill_at` lines are acked."""
         restart_at = kill_at + int(self._summary.lines * RESTART_AFTER)
         began = time.monotonic()
         async with self._client.producer() as producer:
             for number, file in enumerate(files):
                 await self._send_file(producer, number, file)
-                step.reached(self._acked_count)
+                reached(self._acked_count)
                 if self._acked_count >= kill_at and not self._killed_node:
                     await self._kill()
                 if self._acked_count >= restart_at and self._killed_node:
                     await self._restart()
             await self._settle(0)
         await self._restart()
-        step.reached(self._acked_count)
+        reached(self._acked_count)
         self._summary.acked = self._acked_count
         self._summary.throughput_msgs_per_s = round(self._acked_count / (time.monotonic() - began))
 
@@ -129,7 +126,7 @@ async def read_replica(
     client: quorumlog.Client,
     queues: list[QueueName],
     audit: LineAudit,
-    step: JobStep,
+    reached: Reached,
     *,
     node_id: int | None,
     at_least_index: int,
@@ -151,7 +148,7 @@ async def read_replica(
                     properties = message.properties
                     line_number = int(properties[LINE_PROPERTY])
                     audit.on_read(properties[PATH_PROPERTY], line_number, message.body)
-                step.reached(audit.read_count)
+                reached(audit.read_count)
 
 
 async def compare_replicas(client: quorumlog.Client, summary: MainJobSummary) -> None:
@@ -183,38 +180,33 @@ async def run_job(
     cluster: LocalCluster,
     files: list[SourceFile],
     seed: int,
-    progress: JobProgress,
+    begin_step: BeginStep,
     summary: MainJobSummary,
 ) -> None:
     """Do the whole job against a running, empty cluster."""
-    audit = LineAudit.of_files(files, progress.step("Read the files", len(files)))
-    summary.files, summary.lines, summary.size_bytes = (
-        len(files),
-        audit.line_count,
-        audit.size_bytes,
-    )
+    audit = LineAudit(files, begin_step("Read the files", len(files)))
+    audit.describe(summary)
     queues = audit.queues
-    summary.queues, summary.topics = len(queues), len({topic for topic, _ in queues})
     async with quorumlog.connect(cluster.bootstrap) as client:
         for topic in sorted({topic for topic, _ in queues}):
             await client.admin.create_topic(topic, queue_count=QUEUES_PER_TOPIC)
         kill_at = int(summary.lines * Random(seed).uniform(0.35, 0.6))
         sender = _Sender(cluster, client, audit, summary)
-        await sender.run(files, kill_at, progress.step("Send, with a SIGKILL", summary.lines))
+        await sender.run(files, kill_at, begin_step("Send, with a SIGKILL", summary.lines))
 
         began = time.monotonic()
-        step = progress.step("Read back from the leader", summary.lines)
+        reached = begin_step("Read back from the leader", summary.lines)
         await read_replica(
-            client, queues, audit, step, node_id=None, at_least_index=sender.last_index
+            client, queues, audit, reached, node_id=None, at_least_index=sender.last_index
         )
         summary.read_msgs_per_s = round(audit.read_count / (time.monotonic() - began))
         audit.judge_leader(summary)
         await compare_replicas(client, summary)
         for node_id in range(1, NODE_COUNT + 1):
             audit.begin_reading()
-            step = progress.step(f"Read back from node {node_id} alone", summary.lines)
+            reached = begin_step(f"Read back from node {node_id} alone", summary.lines)
             await read_replica(
-                client, queues, audit, step, node_id=node_id, at_least_index=sender.last_index
+                client, queues, audit, reached, node_id=node_id, at_least_index=sender.last_index
             )
             audit.judge_replica(summary, node_id)
 
@@ -261,35 +253,18 @@ def main_job(
     cluster = LocalCluster.create(place.path, nodes=NODE_COUNT, flush="sync")
     with place.undone():
         try:
-            with JobProgress() as progress:
-                starting = progress.step("Start three nodes", NODE_COUNT)
+            with job_progress() as begin_step:
+                reached = begin_step("Start three nodes", NODE_COUNT)
                 cluster.start()
                 cluster.wait_ready()
-                starting.reached(NODE_COUNT)
-                asyncio.run(run_job(cluster, files, seed, progress, summary))
+                reached(NODE_COUNT)
+                asyncio.run(run_job(cluster, files, seed, begin_step, summary))
         finally:
             if not (keep and summary.is_read):
                 cluster.stop()
     summary.settle(round(time.monotonic() - began, 1))
-    is_passed = summary.verdict == "passed"
-    if is_passed and not keep:
-        summary.directory = place.remove_temporary()
-    if as_json:
-        click.echo(json.dumps(asdict(summary)))
-    else:
-        summary.print(cluster.bootstrap if keep else None)
-    return ExitCode.OK if is_passed else ExitCode.FINDINGS
-
-
-def main() -> int:
-    """Run the command and return its exit code."""
-    take_signals()
-    try:
-        code: int = main_job.main(standalone_mode=False)
-        return code
-    except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.
-        return report(error)
+    return summary.end(place, as_json=as_json, kept=cluster.bootstrap if keep else None)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_job_command(main_job)

@@ -1,54 +1,44 @@
-"""Bars for the long steps of a job on a terminal, one line a step elsewhere. Writes to stderr."""
+"""Bars for the long steps of a job on a terminal, one line a step elsewhere.
+
+Owns the form of both. Writes to stderr: stdout is the result's.
+"""
 
 import sys
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 
-
-class JobProgress:
-    """Bars on a terminal, one line a step elsewhere. Writes to stderr: stdout is the result's."""
-
-    def __init__(self) -> None:
-        self._bars: Any = None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-            self._bars = Progress(
-                "{task.description:<34}",
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-
-    def __enter__(self) -> "JobProgress":
-        if self._bars:
-            self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bars:
-            self._bars.stop()
-
-    def step(self, text: str, total: int) -> "JobStep":
-        """Begin a step of `total` units."""
-        if not self._bars:
-            click.echo(f"{text} ({total})", err=True)
-            return JobStep(None, None)
-        return JobStep(self._bars, self._bars.add_task(text, total=total))
+Reached = Callable[[int], None]
+"""Moves the bar of a step to a number of units."""
+BeginStep = Callable[[str, int], Reached]
+"""Begins a step by its text and its number of units."""
 
 
-@dataclass(slots=True)
-class JobStep:
-    """One bar."""
+@contextmanager
+def job_progress() -> Iterator[BeginStep]:
+    """Show the steps of a job."""
+    if not sys.stderr.isatty():
+        yield _say
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    bars: Any
-    task: Any
+    with Progress(
+        "{task.description:<34}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    ) as bars:
 
-    def reached(self, done: int) -> None:
-        """Move the bar to `done` units."""
-        if self.bars:
-            self.bars.update(self.task, completed=done)
+        def begin(text: str, total: int) -> Reached:
+            task = bars.add_task(text, total=total)
+            return lambda done: bars.update(task, completed=done)
+
+        yield begin
+
+
+def _say(text: str, total: int) -> Reached:
+    click.echo(f"{text} ({total})", err=True)
+    return lambda _done: None

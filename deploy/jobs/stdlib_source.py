@@ -5,7 +5,6 @@ stored. The data is real, and every machine with Python has it. The order within
 so a killed writer resumes a queue after the messages that are already in it.
 """
 
-import hashlib
 import os
 import re
 import sysconfig
@@ -78,24 +77,15 @@ def sample_of(files: list[SourceFile]) -> list[SourceFile]:
     return [f for f in files if (zlib.crc32(f.name.encode()) >> 8) % 100 < SAMPLE_PERCENT]
 
 
-def sha256_of_files(files: list[SourceFile]) -> dict[str, str]:
-    """Return the SHA-256 of each file by name, read from the file system and not from the log."""
-    digests = {}
-    for source in files:
-        with open(source.path, "rb") as file:
-            digests[source.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
-
-
 def encoded_lines(source: SourceFile, born_unix_ms: int) -> Iterator[bytes]:
     """Yield one encoded record a line; the first line of a file also has the name as key."""
-    properties = {PATH_PROPERTY: source.name}
-    first = {**properties, "KEYS": source.name.replace(" ", "_")}
+    key = {"KEYS": source.name.replace(" ", "_")}
     for number, line in enumerate(source.lines()):
+        properties = {PATH_PROPERTY: source.name, LINE_PROPERTY: str(number)}
         yield encode_message(
             source.topic,
             source.queue_id,
             line,
-            properties if number else first,
+            properties if number else properties | key,
             born_unix_ms=born_unix_ms,
         )

@@ -44,15 +44,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def has_peer_proof(settings: Settings) -> bool:
-    """Whether peers prove their identity: by the secret, or by certificates of the one CA."""
-    has_tls = settings.tls_certificate_file is not None and settings.tls_ca_file is not None
-    return settings.secret_file is not None or has_tls
-
-
 def is_peer_port_open(settings: Settings) -> bool:
-    """Whether any process that can dial the peer port may speak as a node."""
-    return not is_loopback(settings.peer_listen.host) and not has_peer_proof(settings)
+    """Whether any process that can dial the peer port may speak as a node: peers prove their
+    identity by the secret, or by certificates of the one CA."""
+    has_tls = settings.tls_certificate_file is not None and settings.tls_ca_file is not None
+    has_proof = settings.secret_file is not None or has_tls
+    return not is_loopback(settings.peer_listen.host) and not has_proof
 
 
 def has_rocketmq_proof(settings: Settings) -> bool:

@@ -9,7 +9,7 @@ small limits. `PortLimits` are those of the node's ports.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -25,6 +25,13 @@ DEAD_LETTER_SIZE_BYTES_MAX: Final = 1_536
 three properties with names of groups and topics, 1,100 bytes with the longest names."""
 
 TEST_VARIABLE: Final = "QUORUMLOG_TEST_PORT_LIMITS"
+
+
+def check_limits(limits: Any) -> None:
+    """Raise ValueError for limits of which one is below 1, by name."""
+    wrong = [field.name for field in fields(limits) if getattr(limits, field.name) < 1]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)}: use 1 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +240,7 @@ class Limits:
     """Characters of a group name, as of a topic; twice as many for a client id."""
 
     def __post_init__(self) -> None:
-        wrong = [f.name for f in fields(self) if getattr(self, f.name) < 1]
-        if wrong:
-            raise ValueError(f"{', '.join(wrong)}: use 1 or more")
+        check_limits(self)
         if self.heartbeat_ms >= self.session_ms:
             raise ValueError("session_ms must be longer than heartbeat_ms")
 
@@ -255,9 +260,7 @@ class PortLimits:
     waits for one."""
 
     def __post_init__(self) -> None:
-        wrong = [f.name for f in fields(self) if getattr(self, f.name) < 1]
-        if wrong:
-            raise ValueError(f"{', '.join(wrong)}: use 1 or more")
+        check_limits(self)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "PortLimits":

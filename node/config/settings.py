@@ -403,12 +403,7 @@ class Settings(BaseModel):
     def framed_advertised(self, bound_port: int) -> str:
         """Return what routes tell of the framed port: host:port, or only a port (":9081") at the
         host at which the client asked. `bound_port` is the port that it got."""
-        if self.advertise_framed is not None:
-            chosen = self.advertise_framed
-            return str(chosen if chosen.port else Address(chosen.host, bound_port))
-        listen = self.framed_listen
-        is_same = listen is None or listen.is_wildcard or listen.host == self.listen.host
-        return str(Address("" if is_same or listen is None else listen.host, bound_port))
+        return self._in_routes(self.advertise_framed, self.framed_listen, bound_port)
 
     def remoting_listen(self, number: int) -> Address | None:
         """Return the address of a broker name of the remoting protocol; None: it has none."""
@@ -421,10 +416,13 @@ class Settings(BaseModel):
         """Return what routes tell of a broker name: host:port, or only a port at the host of the
         client service. `bound_port` is the port that the name got."""
         chosen = self.rocketmq_advertise
+        if chosen is not None and chosen.port:
+            chosen = Address(chosen.host, chosen.port + number * REMOTING_PORT_STEP)
+        return self._in_routes(chosen, self.rocketmq_listen, bound_port)
+
+    def _in_routes(self, chosen: Address | None, listen: Address | None, bound_port: int) -> str:
         if chosen is not None:
-            port = chosen.port + number * REMOTING_PORT_STEP if chosen.port else bound_port
-            return str(Address(chosen.host, port))
-        listen = self.rocketmq_listen
+            return str(chosen if chosen.port else Address(chosen.host, bound_port))
         is_same = listen is None or listen.is_wildcard or listen.host == self.listen.host
         return str(Address("" if is_same or listen is None else listen.host, bound_port))
 

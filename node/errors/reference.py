@@ -18,7 +18,6 @@ from node.errors import (
     members,
     nameserver,
     pop,
-    producers,
     requests,
     transactions,
 )
@@ -27,7 +26,7 @@ from node.errors.translation import status_of
 from raft.errors import RaftError
 from store.errors import StoreError
 
-_OF_THE_NODE: Final = (common, members, delay, groups, pop, producers, requests, transactions)
+_OF_THE_NODE: Final = (common, members, delay, groups, pop, requests, transactions)
 _PARTS: Final[tuple[tuple[str, tuple[ModuleType, ...]], ...]] = (
     ("The node", _OF_THE_NODE),
     ("Master-slave mode", (ha,)),

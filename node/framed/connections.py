@@ -18,6 +18,7 @@ from node.framed.connection import SMALL_SIZE_BYTES, Conversations, FramedConnec
 from node.framed.frames import FrameFault, Reason
 from node.framed.limits import FramedLimits
 from node.runtime.accounts import Accounts, Kind, Level
+from node.runtime.busiest import of_busiest
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.turn import SLICE_S
 from node.services.bounds.look_timer import LookTimer
@@ -279,12 +280,9 @@ class FramedConnections:
 def _largest_of_busiest(connections: Iterable[FramedConnection], kind: Kind) -> FramedConnection:
     """Return the connection that holds most of a kind, of the address whose connections hold most
     together."""
-    by_host: dict[str, list[FramedConnection]] = {}
-    for connection in connections:
-        by_host.setdefault(connection.account.address.what, []).append(connection)
 
     def size_of(connection: FramedConnection) -> int:
         return connection.account.sizes[kind]
 
-    busiest = max(by_host.values(), key=lambda same: sum(map(size_of, same)))
-    return max(busiest, key=size_of)
+    largest_first = sorted(connections, key=size_of, reverse=True)
+    return of_busiest(largest_first, lambda connection: connection.account.address.what, size_of)

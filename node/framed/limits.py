@@ -3,8 +3,10 @@
 Owns the numbers and nothing else. Metrics show them; tests use small ones.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
+
+from node.config.limits import check_limits
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -46,6 +48,4 @@ class FramedLimits:
     """Time for the last answers of a connection that the node closes."""
 
     def __post_init__(self) -> None:
-        wrong = [f.name for f in fields(self) if getattr(self, f.name) < 1]
-        if wrong:
-            raise ValueError(f"{', '.join(wrong)}: use 1 or more")
+        check_limits(self)

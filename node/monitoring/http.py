@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, cast
 
 import uvicorn
@@ -26,6 +27,7 @@ from node.monitoring.health import Health, HealthVerdict
 from node.monitoring.http_connections import (
     CONNECTION_COUNT_MAX,
     REQUEST_SIZE_BYTES_MAX,
+    HttpConnection,
     HttpConnections,
 )
 from node.monitoring.shared_page import SharedPage
@@ -84,7 +86,7 @@ class HttpServer:
             log_config=None,
             access_log=False,
             server_header=False,
-            http=cast("type[asyncio.Protocol]", self.connections.protocol),
+            http=cast("type[asyncio.Protocol]", partial(HttpConnection, self.connections)),
             h11_max_incomplete_event_size=REQUEST_SIZE_BYTES_MAX,
             backlog=BACKLOG_COUNT_MAX,
             headers=[("connection", "close")],

@@ -51,10 +51,6 @@ class HttpConnections:
         """Connections that are open."""
         return len(self._connections)
 
-    def protocol(self, **given: Any) -> "HttpConnection":
-        """Return the protocol of a new connection; `given` are uvicorn's arguments."""
-        return HttpConnection(self, **given)
-
     def admit(self, connection: "HttpConnection") -> None:
         """Add a connection; close another one if the table is full."""
         if self.count >= CONNECTION_COUNT_MAX:
@@ -78,7 +74,7 @@ class HttpConnections:
 
 
 class HttpConnection(H11Protocol):
-    """One connection of the port."""
+    """One connection of the port; `given` are uvicorn's arguments."""
 
     def __init__(self, table: HttpConnections, **given: Any) -> None:
         super().__init__(**given)

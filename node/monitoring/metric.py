@@ -93,16 +93,15 @@ class NodeCollector(Collector):
             yield _family(name, spec)
 
 
+_FAMILIES: Final[Mapping[str, Any]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
 def _family(name: str, spec: Spec[Any]) -> Any:
-    full = PREFIX + name
-    match spec.kind:
-        case "counter":
-            return CounterMetricFamily(full, spec.text, labels=spec.labels)
-        case "histogram":
-            return HistogramMetricFamily(full, spec.text, labels=spec.labels)
-        case kind:
-            assert kind == "gauge", f"{name} is a {kind}"
-            return GaugeMetricFamily(full, spec.text, labels=spec.labels)
+    return _FAMILIES[spec.kind](PREFIX + name, spec.text, labels=spec.labels)
 
 
 def _add(family: Any, value: Value) -> None:

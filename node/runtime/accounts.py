@@ -194,6 +194,7 @@ class Accounts:
         self.total: Final = Level("all callers", parts[0])
         self._of_address, self._of_connection = parts[1:]
         self.addresses: dict[str, Address] = {}
+        """Those for which something is held, or that are connected."""
         self._remotes: dict[str, Account] = {}
         self.leases: dict[Lease, None] = {}
         """Those that took something since `settle`."""
@@ -219,11 +220,6 @@ class Accounts:
         if account is None:
             account = self._remotes[remote] = self.open(host)
         return account
-
-    @property
-    def address_count(self) -> int:
-        """Addresses for which something is held, or that are connected."""
-        return len(self.addresses)
 
     def held(self, kind: Kind) -> tuple[int, int]:
         """Return count and bytes that are held of a kind."""

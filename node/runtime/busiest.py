@@ -6,9 +6,12 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
-def of_busiest(items: Iterable[_T], host_of: Callable[[_T], str]) -> _T:
-    """Return the first item of the address with most of them; there is at least one."""
+def of_busiest(
+    items: Iterable[_T], host_of: Callable[[_T], str], size_of: Callable[[_T], int] = lambda _: 1
+) -> _T:
+    """Return the first item of the address with most of them, by their sizes or their number; there
+    is at least one."""
     by_host: dict[str, list[_T]] = {}
     for item in items:
         by_host.setdefault(host_of(item), []).append(item)
-    return max(by_host.values(), key=len)[0]
+    return max(by_host.values(), key=lambda same: sum(map(size_of, same)))[0]

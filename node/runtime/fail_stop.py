@@ -100,14 +100,11 @@ class FailStop:
         writing.join(self._dump_timeout_s)
         return lines[0] if lines else f"No dump was written within {self._dump_timeout_s:g} s."
 
-    def _mark_damage(self) -> None:
-        with contextlib.suppress(OSError):  # Else the next run meets the damage again.
-            (self._directory / DAMAGE_MARKER).touch()
-
     def _dump(self, error: BaseException) -> str:
         """Write the file; return a sentence about it. An error here must not hide the first one."""
         if isinstance(error, CorruptionError):
-            self._mark_damage()
+            with contextlib.suppress(OSError):  # Else the next run meets the damage again.
+                (self._directory / DAMAGE_MARKER).touch()
         path = self._directory / f"{DUMP_PREFIX}{unix_ms()}-{os.getpid()}.txt"
         try:
             old = sorted(self._directory.glob(f"{DUMP_PREFIX}*.txt"))

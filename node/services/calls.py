@@ -8,10 +8,10 @@ see a request that does not parse, which the wrapper answers with `node.bad_requ
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 import structlog
@@ -33,19 +33,10 @@ ServerStream = Callable[[Any], AsyncIterator[Any]]
 BothStreams = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
 Method = Unary | ServerStream | BothStreams
 Fatal = Callable[[BaseException], None]
+ServicerContext: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _APPEND: Final = "LogService/Append"
 _log = structlog.get_logger(component="calls")
-
-
-class ServicerContext(Protocol):
-    """The methods of grpc.aio.ServicerContext that calls use."""
-
-    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
-    def peer(self) -> str: ...
-    def time_remaining(self) -> float | None: ...
-    def set_trailing_metadata(self, metadata: tuple[tuple[str, bytes], ...]) -> None: ...
-    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
 
 
 @dataclass(slots=True)
@@ -69,12 +60,11 @@ class ServedCalls:
         self,
         on_fatal: Fatal,
         on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _error: None,
-        turn: Turn | None = None,
     ) -> None:
         """Make handlers with these hooks. `on_fatal` gets an error after which the process must
         end; it normally never returns. `on_damage` gets the error of a read that met damage."""
         self.counters: Final = CallCounters()
-        self.turn: Final = turn or Turn()
+        self.turn: Final = Turn()
         """Taken by each call but an append: however many come at once, others have the loop."""
         self._on_damage = on_damage
         self._on_fatal = on_fatal
@@ -169,6 +159,7 @@ async def refuse(error: Exception, context: ServicerContext) -> NoReturn:
     failure = describe(error)
     context.set_trailing_metadata(((ERROR_TRAILER, to_pb(error).SerializeToString()),))
     await context.abort(grpc.StatusCode[failure.status], failure.message[:DETAILS_LENGTH_MAX])
+    raise AssertionError("gRPC goes on after the end of a call")
 
 
 _Parser = Callable[[bytes], Message]

@@ -4,7 +4,7 @@ Owns limits of connections and messages. Must not know what a method does.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final
 
 import grpc
@@ -14,8 +14,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from node.config.limits import PortLimits
 from node.config.types import Address
+from node.errors.common import NotReadyError
 from node.runtime.accounts import Accounts, Kind, affordable_connections
-from node.services.bounds.bounded import Bounds
+from node.services.bounds.bounded import Bounds, bounded
 from node.services.bounds.callers import GrpcCallers
 from node.services.bounds.connection_cut import cut_connection, traffic_of
 from node.services.bounds.half_sent import HalfSent
@@ -23,7 +24,8 @@ from node.services.bounds.idle_connections import IdleConnections
 from node.services.bounds.reading_line import REQUEST_SIZE_BYTES_MAX
 from node.services.bounds.request_watch import RequestWatch
 from node.services.bounds.response_watch import ResponseWatch
-from node.services.gate import Gate
+from node.services.calls import ServicerContext, refuse
+from raft.messages import NO_TERM
 
 MIB: Final = 1 << 20
 RESPONSE_SIZE_BYTES_MAX: Final = 16 * MIB
@@ -80,6 +82,52 @@ class PortTakenError(Exception):
             f"cannot listen on {self.address} ({self.reason}); "
             f"end what uses it, or set {self.name} to another address, port 0 for any free one"
         )
+
+
+class Gate:
+    """One `grpc.GenericRpcHandler` for all services, in front of the handlers given to `open`.
+
+    Until then it answers NotReadyError: a port that accepts connections and never answers would
+    make clients wait for their deadlines. Each request passes the watches before a method gets it.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._always: list[grpc.GenericRpcHandler] = []
+        self._handlers: tuple[grpc.GenericRpcHandler, ...] | None = None
+        self._known: dict[str, grpc.RpcMethodHandler] = {}
+        """Bounded handlers by method. Limited in size: unknown methods are not remembered."""
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Let `handlers` answer at any time. Named as in a gRPC server, for generated code."""
+        self._always += handlers
+
+    def add_registered_method_handlers(self, _service: str, _handlers: object) -> None:
+        """Do nothing: generated code also registers its handlers by the method above."""
+
+    def open(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Let `handlers` answer from now on."""
+        self._handlers = tuple(handlers)
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        """Return the handler of a call; None for an unknown method of an open gate."""
+        handler_of_method = self._known.get(details.method)
+        if handler_of_method is not None:
+            return handler_of_method
+        for handler in (*self._always, *(self._handlers or ())):
+            method_handler = handler.service(details)
+            if method_handler is not None:
+                self._known[details.method] = answer = bounded(method_handler, self._bounds)
+                return answer
+        return _NOT_YET if self._handlers is None else None
+
+
+async def _not_yet(_requests: AsyncIterator[bytes], context: ServicerContext) -> None:
+    await refuse(NotReadyError(NO_TERM), context)
+
+
+_NOT_YET = grpc.stream_stream_rpc_method_handler(_not_yet, None, None)
+"""Handler that reads no request, so it answers calls of every kind."""
 
 
 class GrpcServer:

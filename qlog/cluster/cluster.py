@@ -3,9 +3,7 @@
 Owns the options and the printing; the work is the admin client's.
 """
 
-import asyncio
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -22,6 +20,7 @@ from qlog.cluster.node_rows import (
     status_rows,
 )
 from qlog.cluster.rebalance import rebalance
+from qlog.cluster.top import interval_option, look_twice
 from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed, printed
 from qlog.connection import ask, server_option
 from qlog.output import Row
@@ -88,14 +87,7 @@ async def status(client: "Client") -> Printout:
 
 
 @cluster.command("list")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two looks; rates are over this time.",
-)
+@interval_option
 @cluster_command
 async def list_nodes(client: "Client", interval: float) -> list[dict[str, Any]]:
     """List the nodes of all broker groups, with messages per second in and out.
@@ -110,9 +102,7 @@ async def list_nodes(client: "Client", interval: float) -> list[dict[str, Any]]:
       qlog cluster list
       qlog cluster list --interval 10 -o json | jq 'map(.in_tps) | add'
     """
-    before, began = await client.admin.cluster_status(), time.monotonic()
-    await asyncio.sleep(interval)
-    return list_rows(await client.admin.cluster_status(), before, time.monotonic() - began)
+    return list_rows(*await look_twice(client, interval))
 
 
 @cluster.command("transfer-leader")

@@ -12,7 +12,7 @@ from qlog.command_decorators import Printout, TableRows, cluster_command
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
-    from quorumlog.admin.ha_types import HaGroup, HaPromotion, HaStatus
+    from quorumlog.admin.ha_types import HaGroup, HaPromotion
     from quorumlog.client import Client
 
 _NODE_COLUMNS = (
@@ -93,7 +93,8 @@ async def promote(client: "Client", node_id: int) -> "HaPromotion":
 
 
 def _summary(group: "HaGroup") -> dict[str, Any]:
-    newest = _newest(group)
+    up = [node for node in group.nodes if not is_down(node)]
+    newest = max(up, key=lambda node: node.epoch, default=None)
     master = group.master
     return {
         "group": newest.group if newest else None,
@@ -104,11 +105,6 @@ def _summary(group: "HaGroup") -> dict[str, Any]:
         "node_count": len(newest.node_ids) if newest else None,
         "in_sync": list(master.in_sync) if master else [],
     }
-
-
-def _newest(group: "HaGroup") -> "HaStatus | None":
-    up = [node for node in group.nodes if not is_down(node)]
-    return max(up, key=lambda node: node.epoch, default=None)
 
 
 def _node_rows(group: "HaGroup") -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qlog.command_decorators import Printout, TableRows, printed
-from qlog.connection import addresses, run, server_option, tls_files
+from qlog.command_decorators import Printout, TableRows, command_with
+from qlog.connection import addresses, run, tls_files
 from qlog.output import Row
 from quorumlog.command_errors import ExitCode
 from quorumlog.foreign_text import shown_json
@@ -100,10 +100,12 @@ def _ask(
     return run(act())
 
 
+_command = command_with(_ask)
+
+
 @nameserver.command()
-@server_option
-@printed
-def status(server: str | None) -> Printout:
+@_command
+async def status(client: "NameServers") -> Printout:
     """Show every replica and every group that is known.
 
     state is leader, follower, no_leader, joining (it counts for nothing), stopped, failed, off (the
@@ -128,13 +130,9 @@ def status(server: str | None) -> Printout:
 
     Ends with 0 when there is a leader, every replica runs and no group has a problem, else with 1.
     """
-
-    async def call(client: "NameServers") -> "tuple[list[ReplicaStatus], list[ListedTopicShare]]":
-        statuses = await client.status()
-        is_up = any(one.state not in ("off", "down", "failed", "stopped") for one in statuses)
-        return statuses, await client.groups() if is_up else []
-
-    replicas, groups = _ask(server, call)
+    replicas = await client.status()
+    is_up = any(one.state not in ("off", "down", "failed", "stopped") for one in replicas)
+    groups = await client.groups() if is_up else []
     leader = next((one.leader for one in replicas if one.leader), None)
     problems = {group: text for one in replicas for group, text in one.group_problems.items()}
     is_healthy = leader is not None and all(
@@ -155,9 +153,8 @@ def status(server: str | None) -> Printout:
 @nameserver.command()
 @click.argument("topic")
 @click.option("--rocketmq", is_flag=True, help="Print RocketMQ's TopicRouteData instead.")
-@server_option
-@printed
-def route(topic: str, rocketmq: bool, server: str | None) -> Printout:
+@_command
+async def route(client: "NameServers", topic: str, rocketmq: bool) -> Printout:
     """Show which groups serve a topic, with how many queues, and where their brokers are.
 
     \b
@@ -174,7 +171,7 @@ def route(topic: str, rocketmq: bool, server: str | None) -> Printout:
 
     Ends with 0 when a broker group serves it, else with 1.
     """
-    answer = _ask(server, lambda client: client.route(topic))
+    answer = await client.route(topic)
     code = ExitCode.OK if answer.shares else ExitCode.FINDINGS
     if rocketmq:
         click.echo(shown_json(answer.rocketmq_json))
@@ -188,9 +185,8 @@ def route(topic: str, rocketmq: bool, server: str | None) -> Printout:
 @nameserver.command()
 @click.argument("namespace")
 @click.argument("key", required=False)
-@server_option
-@printed
-def get(namespace: str, key: str | None, server: str | None) -> list[Row]:
+@_command
+async def get(client: "NameServers", namespace: str, key: str | None) -> list[Row]:
     """Show one value of a namespace, or all of them.
 
     \b
@@ -202,13 +198,10 @@ def get(namespace: str, key: str | None, server: str | None) -> list[Row]:
       qlog nameserver get ORDER_TOPIC_CONFIG
       qlog nameserver get ORDER_TOPIC_CONFIG orders -o json
     """
-
-    async def call(client: "NameServers") -> dict[str, str]:
-        if key is None:
-            return await client.get_all(namespace)
-        return {key: await client.get(namespace, key)}
-
-    return [{"key": name, "value": value} for name, value in _ask(server, call).items()]
+    if key is not None:
+        return [{"key": key, "value": await client.get(namespace, key)}]
+    values = await client.get_all(namespace)
+    return [{"key": name, "value": value} for name, value in values.items()]
 
 
 @nameserver.command()
@@ -216,9 +209,10 @@ def get(namespace: str, key: str | None, server: str | None) -> list[Row]:
 @click.argument("key")
 @click.argument("value")
 @click.option("--expected", metavar="VALUE", help="Only if this is the value now.")
-@server_option
-@printed
-def put(namespace: str, key: str, value: str, expected: str | None, server: str | None) -> Row:
+@_command
+async def put(
+    client: "NameServers", namespace: str, key: str, value: str, expected: str | None
+) -> Row:
     """Set a value.
 
     \b
@@ -230,16 +224,15 @@ def put(namespace: str, key: str, value: str, expected: str | None, server: str 
       qlog nameserver put ORDER_TOPIC_CONFIG orders 'g0:4;g1:4'
       qlog nameserver put app limit 20 --expected 10
     """
-    _ask(server, lambda client: client.put(namespace, key, value, expected=expected))
+    await client.put(namespace, key, value, expected=expected)
     return {"namespace": namespace, "key": key, "value": value}
 
 
 @nameserver.command()
 @click.argument("namespace")
 @click.argument("key")
-@server_option
-@printed
-def delete(namespace: str, key: str, server: str | None) -> Row:
+@_command
+async def delete(client: "NameServers", namespace: str, key: str) -> Row:
     """Remove a value.
 
     \b
@@ -250,7 +243,7 @@ def delete(namespace: str, key: str, server: str | None) -> Row:
     Examples:
       qlog nameserver delete app limit
     """
-    _ask(server, lambda client: client.delete(namespace, key))
+    await client.delete(namespace, key)
     return {"namespace": namespace, "key": key, "deleted": True}
 
 

@@ -26,6 +26,20 @@ TOP_COLUMNS = (
     "lag_count", "msgs_per_s", "mb_per_s", "pulls_per_s", "busy_per_s", "in_flight_kib",
     "disk_used_ratio", "standing", "uptime_ms", "detail",
 )  # fmt: skip
+_LIST_KEYS = {
+    "group": "group", "node_id": "node_id", "address": "address", "role": "role",
+    "version": "version", "in_tps": "msgs_per_s", "out_tps": "records_out_per_s",
+    "in_flight_kib": "in_flight_kib", "space": "disk_used_ratio", "activated": "activated",
+}  # fmt: skip
+"""Columns of `qlog cluster list`, and what they have of a row."""
+_RATES = {
+    "msgs_per_s": ("appends_total", 1),
+    "records_out_per_s": ("pulled_records_total", 1),
+    "mb_per_s": ("appended_size_bytes_total", 1e6),
+    "pulls_per_s": ("pulls_total", 1),
+    "busy_per_s": ("busy_total", 1),
+}
+"""Counters of a node whose growth in a second is shown, and the unit."""
 
 
 def status_rows(status: "ClusterStatus") -> list[Row]:
@@ -103,56 +117,40 @@ def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
 
 def list_rows(status: "ClusterStatus", before: "ClusterStatus", seconds: float) -> list[Row]:
     """Return the rows of `qlog cluster list`: messages in and out between two statuses."""
-    earlier, nodes = _by_id(before), _by_id(status)
-    rows = []
-    for row in status_rows(status):
-        cells: Row = {key: row.get(key) for key in ("group", "node_id", "address", "role")}
-        cells["cluster_id"] = status.cluster_id
-        node, old = nodes.get(row["node_id"]), earlier.get(row["node_id"])
-        cells["activated"] = node is not None
-        if node is not None:
-            cells["version"] = node.version
-            cells["in_flight_kib"] = node.in_flight_size_bytes >> 10
-            cells["space"] = round(node.disk_used_ratio, 4)
-        if node is not None and old is not None and old.pid == node.pid and seconds > 0:
-            taken = node.appends_total - old.appends_total
-            given = node.pulled_records_total - old.pulled_records_total
-            cells["in_tps"] = round(taken / seconds, 1)
-            cells["out_tps"] = round(given / seconds, 1)
-        rows.append(cells)
-    return rows
+    own = {"cluster_id": status.cluster_id}
+    return [
+        own | {name: row.get(key) for name, key in _LIST_KEYS.items()}
+        for row in _rated_rows(status, before, seconds)
+    ]
 
 
 def top_rows(status: "ClusterStatus", before: "ClusterStatus | None", seconds: float) -> list[Row]:
     """Return the rows of `qlog top`: rates are null without an earlier status of the process."""
+    rows = _rated_rows(status, before, seconds)
+    return [{key: row.get(key) for key in TOP_COLUMNS} for row in rows]
+
+
+def _rated_rows(
+    status: "ClusterStatus", before: "ClusterStatus | None", seconds: float
+) -> list[Row]:
+    """Return the rows of a status, with rates where the same process was there before."""
     earlier, nodes = _by_id(before) if before is not None else {}, _by_id(status)
-    rows = []
-    for row in status_rows(status):
-        node = nodes.get(row["node_id"])
+    rows = status_rows(status)
+    for row in rows:
+        node, old = nodes.get(row["node_id"]), earlier.get(row["node_id"])
+        row["activated"] = node is not None
         if node is not None:
             row["in_flight_kib"] = node.in_flight_size_bytes >> 10
-            old = earlier.get(node.node_id)
-            if old is not None and old.pid == node.pid and seconds > 0:
-                row.update(_rates(node, old, seconds))
-        rows.append({key: row.get(key) for key in TOP_COLUMNS})
+        if node is not None and old is not None and old.pid == node.pid and seconds > 0:
+            for name, (total, unit) in _RATES.items():
+                grown = getattr(node, total) - getattr(old, total)
+                row[name] = round(grown / unit / seconds, 1)
     return rows
 
 
 def _by_id(status: "ClusterStatus") -> "dict[int, NodeStatus]":
     """Return the nodes that answered."""
     return {node.node_id: node for node in status.nodes if not is_down(node)}
-
-
-def _rates(node: "NodeStatus", old: "NodeStatus", seconds: float) -> Row:
-    def rate(now: int, then: int, unit: float = 1) -> float:
-        return round((now - then) / unit / seconds, 1)
-
-    return {
-        "msgs_per_s": rate(node.appends_total, old.appends_total),
-        "mb_per_s": rate(node.appended_size_bytes_total, old.appended_size_bytes_total, 1e6),
-        "pulls_per_s": rate(node.pulls_total, old.pulls_total),
-        "busy_per_s": rate(node.busy_total, old.busy_total),
-    }
 
 
 def _addresses(status: "ClusterStatus") -> dict[int, str]:

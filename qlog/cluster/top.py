@@ -41,8 +41,7 @@ _ROLE_STYLES = {"leader": "bold green", "follower": "", "learner": "cyan", "down
 assert tuple(_HEADS) == TOP_COLUMNS, "each column of qlog top has a head"
 
 
-@click.command()
-@click.option(
+interval_option = click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=1.0,
@@ -50,6 +49,19 @@ assert tuple(_HEADS) == TOP_COLUMNS, "each column of qlog top has a head"
     metavar="SECONDS",
     help="Time between two looks; rates are over this time.",
 )
+
+
+async def look_twice(
+    client: "Client", interval: float
+) -> "tuple[ClusterStatus, ClusterStatus, float]":
+    """Return two statuses, the newer one first, and the seconds between them."""
+    before, began = await client.admin.cluster_status(), time.monotonic()
+    await asyncio.sleep(interval)
+    return await client.admin.cluster_status(), before, time.monotonic() - began
+
+
+@click.command()
+@interval_option
 @click.option("--once", is_flag=True, help="One snapshot, after one interval, also on a terminal.")
 @server_option
 @output_option
@@ -80,10 +92,7 @@ def top(interval: float, once: bool, server: str | None, output: Format) -> int:
 
 async def _once(server: str | None, interval: float, output: Format) -> int:
     async with connected(server) as client:
-        before, began = await client.admin.cluster_status(), time.monotonic()
-        await asyncio.sleep(interval)
-        status = await client.admin.cluster_status()
-        seconds = time.monotonic() - began
+        status, before, seconds = await look_twice(client, interval)
     rows = top_rows(status, before, seconds)
     wrong = _problems(status)
     if output is Format.TABLE:

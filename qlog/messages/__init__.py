@@ -1,5 +1,5 @@
 """Commands that send, read and find messages.
 
 These modules import the client and shared parts of the command line; the list of commands names
-them as text, and `qlog group pop` imports the rows of pop.
+them as text.
 """

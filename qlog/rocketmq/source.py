@@ -76,13 +76,6 @@ _PULL: Final = _OK | {
 _OPTIONAL: Final = _OK | {ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_ERROR}
 
 
-class Pulled(NamedTuple):
-    """Messages, and the offset to go on at: the one asked for if there is nothing there now."""
-
-    messages: list[Message]
-    next_offset: int
-
-
 class Access(NamedTuple):
     """How a source lets a reader in."""
 
@@ -202,8 +195,9 @@ class RocketSource:
             raise SourceError.foreign(str(queue), f"first offset {ends[0]}, end {ends[1]}")
         return ends
 
-    async def pull(self, queue: SourceQueue, offset: int) -> Pulled:
-        """Read once from an offset on."""
+    async def pull(self, queue: SourceQueue, offset: int) -> tuple[list[Message], int]:
+        """Read once from an offset on; return messages, and the offset to go on at: the one asked
+        for if there is nothing there now."""
         ext = _place(queue) | {
             "consumerGroup": GROUP,
             "queueOffset": str(offset),
@@ -239,7 +233,7 @@ class RocketSource:
                 f"{self._idle_pull_count} pulls in a row brought none; each named another offset",
                 "check the broker, or choose other topics with --topic",
             )
-        return Pulled(messages, next_offset)
+        return messages, next_offset
 
     # --- Groups ---
 

@@ -41,12 +41,6 @@ class Refused:
     why: str
     do: str
 
-    @classmethod
-    def of(cls, name: str, error: Exception) -> "Refused":
-        """Make it of a foreseen error."""
-        explained = explain(error)
-        return cls(name, explained.what, explained.why, explained.do)
-
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
@@ -88,7 +82,8 @@ class Copies:
 
     def refuse(self, name: str, error: Exception) -> None:
         """Note a topic or group. Raises SourceError when there are too many of them."""
-        self.refused.append(Refused.of(name, error))
+        known = explain(error)
+        self.refused.append(Refused(name, known.what, known.why, known.do))
         if len(self.refused) > REFUSED_COUNT_MAX:
             first = self.refused[0]
             raise SourceError(

@@ -3,10 +3,8 @@
 Every JSON result that a test asks for is compared with the keys that the command's help promises.
 """
 
-import inspect
 import json
 import os
-import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from deploy.local import LocalCluster
 from qlog import main
+from qlog.command_decorators import keys_of
 from qlog.connection import SERVER_VARIABLE
 
 PROGRAM = "from qlog import main; main(prog_name='qlog')"
@@ -74,21 +73,11 @@ def check_keys(found: Any, *arguments: object) -> None:
 
 
 def promised_keys(*arguments: str) -> dict[str, list[str]]:
-    """Read `Keys of -o json` in the help of the command: "" -> its keys, name -> keys inside."""
+    """Return the keys that the help of a command names."""
     command: click.Command = main
     words = iter(arguments)
     while isinstance(command, click.Group):
         subcommand = command.get_command(click.Context(command), next(words))
         assert subcommand is not None, arguments
         command = subcommand
-    block = re.search(
-        r"Keys of -o json:\n((?: +\S.*\n)+)", f"{inspect.cleandoc(command.help or '')}\n"
-    )
-    assert block is not None, f"the help of {arguments} names no keys"
-    keys: dict[str, list[str]] = {"": []}
-    name = ""
-    for line in re.sub(r"\([^)]*\)", "", block[1]).splitlines():
-        label, colon, rest = line.strip().rpartition(": ")
-        name = label if colon else (name if line.startswith(" " * 4) else "")
-        keys.setdefault(name, []).extend(re.findall(r"\w+", rest))
-    return keys
+    return keys_of(f"{command.help}\n")

@@ -11,8 +11,7 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Refused
 from node.broker.core.context import Context
 from node.broker.core.leader_work import BackgroundTasks
-from node.errors.common import LimitReachedError
-from node.errors.producers import ProducerFencedError
+from node.errors.common import LimitReachedError, ProducerFencedError
 from node.state.tables.incarnations import IncarnationsTable
 from quorumlog.pb.log_pb2 import ClaimProducerRequest, ClaimProducerResponse, ProducerIncarnation
 from quorumlog.pb.state_pb2 import Command

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TextIO
 
 import structlog
 
-from node.runtime.logs.line_budget import LineBudget
+from node.runtime.logs.line_budget import LIBRARY_LINES
 from node.runtime.logs.raw_lines import take_over
 from quorumlog.foreign_text import shown, shown_lines
 
@@ -33,7 +33,6 @@ _LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-_BUDGET: Final = LineBudget()
 
 
 def configure(
@@ -75,7 +74,7 @@ def configure(
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
-    root.handlers = [_ToStructlog(_BUDGET)]
+    root.handlers = [_ToStructlog()]
     logging.captureWarnings(True)
     root.setLevel(max(_LIBRARY_LEVEL, _LEVELS[level]))
     for package in OWN_PACKAGES:
@@ -123,15 +122,11 @@ def _write_traceback(stream: TextIO, error: Any) -> None:
 class _ToStructlog(logging.Handler):
     """Brings lines of libraries into our form, within the budget of each library."""
 
-    def __init__(self, budget: LineBudget) -> None:
-        super().__init__()
-        self._budget = budget
-
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         extra: dict[str, Any] = {"exc_info": error} if error is not None else {}
         if record.name.partition(".")[0] not in OWN_PACKAGES:
-            gone = self._budget.take(record.name)
+            gone = LIBRARY_LINES.take(record.name)
             if gone is None:
                 return
             extra |= _gone(gone)
@@ -156,6 +151,6 @@ def _log_python_line(line: str) -> None:
 
 
 def _log_native_line(line: str) -> None:
-    gone = _BUDGET.take(NATIVE_LINES)
+    gone = LIBRARY_LINES.take(NATIVE_LINES)
     if gone is not None:
         structlog.get_logger().warning(line, component=NATIVE_LINES, **_gone(gone))

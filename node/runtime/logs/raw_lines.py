@@ -89,9 +89,6 @@ class _Lines(io.TextIOBase):
     def fileno(self) -> int:
         return self._real.fileno()
 
-    def isatty(self) -> bool:
-        return False
-
     def write(self, text: str) -> int:
         """Take text; whole lines are written at once."""
         *lines, rest = (self._thread.rest + text).split("\n")

@@ -8,7 +8,6 @@ takes none of them holds its calls, and a node serves a limited number at once: 
 bounded in number and time.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -116,16 +115,10 @@ class ResponseWatch:
     def _make_room(self, over: Level) -> None:
         """Cut the connection with the oldest stuck response of the address with most bytes, of
         those that a level counts."""
-        by_host: Counter[str] = Counter()
-        oldest: dict[str, str] = {}
-        for response in self._older(self._timer.now_s(), STUCK_MS):
-            if not response.size_bytes or over not in response.account.levels:
-                continue
-            host = _host(response)
-            by_host[host] += response.size_bytes
-            oldest.setdefault(host, response.peer)
-        for host, _ in by_host.most_common(1):
-            self._let_go(oldest[host])
+        older = self._older(self._timer.now_s(), STUCK_MS)
+        stuck = [one for one in older if one.size_bytes and over in one.account.levels]
+        if stuck:
+            self._let_go(of_busiest(stuck, _host, lambda response: response.size_bytes).peer)
 
     def _older(self, now_s: float, age_ms: int) -> Iterator[Response]:
         for response in self._waiting:

@@ -6,7 +6,6 @@ import pytest
 
 from deploy.jobs.audit import LineAudit
 from deploy.jobs.job_summary import MainJobSummary
-from deploy.jobs.progress import JobStep
 from deploy.jobs.stdlib_source import SourceFile, find_files
 
 Line = tuple[str, int, bytes]
@@ -35,9 +34,9 @@ def files(tmp_path: Path) -> list[SourceFile]:
 
 def judged(files: list[SourceFile], found: list[Line]) -> MainJobSummary:
     """Ack every line of `files`, read `found` back, once from the leader and once from node 1."""
-    audit = LineAudit.of_files(files, JobStep(None, None))
+    audit = LineAudit(files, lambda _done: None)
     summary = MainJobSummary(".", seed=1, nodes=1)
-    summary.files, summary.lines = len(files), audit.line_count
+    audit.describe(summary)
     for number, file in enumerate(files):
         for line_number in range(len(file.lines())):
             audit.on_acked(number, line_number)

@@ -83,13 +83,10 @@ def response_of(data: bytes) -> Response:
 class FramedClient:
     """A connection that sends what it is told."""
 
-    def __init__(
-        self, address: tuple[str, int], tls: ssl.SSLContext | None = None, *, host: str = ""
-    ) -> None:
-        plain = socket.create_connection(address, TIMEOUT_S)
-        self.socket = plain
+    def __init__(self, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
+        self.socket = socket.create_connection(address, TIMEOUT_S)
         if tls is not None:
-            self.socket = tls.wrap_socket(plain, server_hostname=host or address[0])
+            self.socket = tls.wrap_socket(self.socket, server_hostname=address[0])
 
     def __enter__(self) -> Self:
         return self
@@ -128,14 +125,10 @@ class FramedClient:
     def read_to_the_end(self) -> bytes:
         """Return what the node sends until it has closed the connection."""
         received = bytearray()
-        while True:
-            try:
-                part = self.socket.recv(1 << 16)
-            except (ConnectionResetError, ssl.SSLError):
-                return bytes(received)
-            if not part:
-                return bytes(received)
-            received += part
+        with contextlib.suppress(ConnectionResetError, ssl.SSLError):
+            while part := self.socket.recv(1 << 16):
+                received += part
+        return bytes(received)
 
 
 class AsyncFramedClient:

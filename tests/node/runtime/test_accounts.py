@@ -77,15 +77,15 @@ def test_what_outlives_its_connection_stays_charged_until_it_ends() -> None:
     charge = account.charge(Kind.CALLS)
     account.close()
     account.close()
-    assert (accounts.address_count, accounts.total.is_empty) == (1, False)
+    assert (len(accounts.addresses), accounts.total.is_empty) == (1, False)
     charge.release()
-    assert (accounts.address_count, accounts.total.is_empty) == (0, True)
+    assert (len(accounts.addresses), accounts.total.is_empty) == (0, True)
     late = account.charge(Kind.CALLS)  # A part of it still worked.
     other = accounts.open("10.0.0.1")
     assert late.account.address is other.address
     late.release()
     other.close()
-    assert accounts.address_count == 0
+    assert len(accounts.addresses) == 0
 
 
 def test_a_client_that_another_node_speaks_for_has_an_account_while_it_holds_something() -> None:
@@ -94,17 +94,17 @@ def test_a_client_that_another_node_speaks_for_has_an_account_while_it_holds_som
     with pytest.raises(BusyError, match="of one connection"):
         accounts.of_remote("10.0.0.9", "10.0.0.9:77").charge(Kind.CALLS)
     accounts.settle()
-    assert accounts.address_count == 1
+    assert len(accounts.addresses) == 1
     for charge in charges:
         charge.release()
     accounts.settle()
-    assert accounts.address_count == 0
+    assert len(accounts.addresses) == 0
     accounts.of_remote("10.0.0.9", "10.0.0.9:77").charge(Kind.CALLS).release()
     accounts.settle()
-    assert accounts.address_count == 0
+    assert len(accounts.addresses) == 0
     accounts.of_remote("10.0.0.8", "10.0.0.8:77")
     accounts.settle()
-    assert (accounts.address_count, len(accounts._remotes)) == (0, 0), "it holds nothing"
+    assert (len(accounts.addresses), len(accounts._remotes)) == (0, 0), "it holds nothing"
 
 
 def test_leases_that_wait_take_nothing_from_others_where_many_are_busy() -> None:
@@ -140,7 +140,7 @@ def test_a_lease_takes_in_steps_and_gives_back_what_it_does_not_use() -> None:
     lease.count = 0
     accounts.settle()
     account.close()
-    assert accounts.address_count == 0
+    assert len(accounts.addresses) == 0
 
 
 @pytest.mark.parametrize("seed", [1, 2, FRESH])
@@ -173,7 +173,7 @@ def test_sums_are_those_of_the_charges_after_any_order_of_calls(seed: int | str)
     for charge in charges:
         charge.release()
     assert accounts.total.is_empty
-    assert accounts.address_count == 0
+    assert len(accounts.addresses) == 0
 
 
 async def test_calls_know_their_caller_and_the_work_of_the_node_has_none() -> None:
@@ -219,9 +219,9 @@ def test_durable_things_are_held_by_name_until_they_are_gone() -> None:
     assert accounts.held(Kind.NAMES)[0] == 9
     for account in opened:
         account.close()
-    assert accounts.address_count == 2
+    assert len(accounts.addresses) == 2
     shares.clear()
-    assert accounts.address_count == 0
+    assert len(accounts.addresses) == 0
 
 
 def test_a_network_of_ipv6_counts_as_one_address() -> None:

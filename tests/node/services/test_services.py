@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -70,11 +70,15 @@ def raising(error: BaseException) -> Unary:
     return method
 
 
-def trailer(error: grpc.aio.AioRpcError) -> common_pb2.Error:
-    """The typed error that came with a status."""
-    trailers = [value for key, value in error.trailing_metadata() if key == ERROR_TRAILER]
-    assert len(trailers) == 1
-    return common_pb2.Error.FromString(trailers[0])
+async def refused(call: Awaitable[object], status: str) -> common_pb2.Error:
+    """The typed error of a call that ends with a status, whose text is that of the error."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is grpc.StatusCode[status]
+    (trailer,) = [value for key, value in caught.value.trailing_metadata() if key == ERROR_TRAILER]
+    error = common_pb2.Error.FromString(trailer)
+    assert caught.value.details() == error.message
+    return error
 
 
 def naming(numbers: Iterable[int], error: NodeError) -> NodeError:
@@ -107,11 +111,7 @@ async def test_an_error_is_a_status_and_a_typed_trailer(
     served = Served()
     served.methods["Route"] = raising(error)
     async with served.running() as stub:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Route(log_pb2.RouteRequest())
-        assert caught.value.code() is grpc.StatusCode[status]
-        error_pb = trailer(caught.value)
-        assert caught.value.details() == error_pb.message
+        error_pb = await refused(stub.Route(log_pb2.RouteRequest()), status)
         assert error_pb.message
         error_pb.message = ""
         assert error_pb == expected
@@ -139,11 +139,9 @@ async def test_bytes_that_are_no_request_are_a_bad_request() -> None:
     served = Served()
     async with served.running():
         call = served.channel.unary_unary("/quorumlog.v1.LogService/Pull")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call(b"\xff\xff\xff")
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert trailer(caught.value).code == "node.bad_request"
-        assert "PullRequest" in trailer(caught.value).message
+        error = await refused(call(b"\xff\xff\xff"), "INVALID_ARGUMENT")
+        assert error.code == "node.bad_request"
+        assert "PullRequest" in error.message
 
 
 async def test_a_request_over_the_limit_is_refused_and_the_largest_is_taken() -> None:
@@ -172,10 +170,7 @@ async def test_before_the_node_serves_every_call_is_told_to_come_back() -> None:
             assert response.status == health_pb2.HealthCheckResponse.NOT_SERVING
         stream = log.AppendStream()  # Nothing is sent on it.
         for call in (log.Route(log_pb2.RouteRequest()), stream.read()):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-            error = trailer(caught.value)
+            error = await refused(call, "UNAVAILABLE")
             assert (error.code, error.retryable) == ("node.not_ready", True)
             assert error.outcome == common_pb2.OUTCOME_NOT_APPLIED
             assert "does not serve yet" in error.message
@@ -202,9 +197,7 @@ async def test_a_stream_of_responses_ends_with_its_error() -> None:
     async with served.running() as stub:
         call = stub.Tail(log_pb2.TailRequest(offset=7))
         assert (await call.read()).next_offset == 8
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call.read()
-        error = trailer(caught.value)
+        error = await refused(call.read(), "UNAVAILABLE")
         assert (error.code, error.leader_id) == ("node.not_leader", 3)
 
 

@@ -20,7 +20,6 @@ from deploy.jobs.stdlib_source import (
     QUEUES_PER_TOPIC,
     encoded_lines,
     find_files,
-    sha256_of_files,
     standard_library,
 )
 from deploy.local import LocalCluster
@@ -158,7 +157,9 @@ def test_a_table_of_real_input_gives_the_files_back(
     digests = {file.name: hashlib.sha256() for file in files}
     for *_, body, _, properties in table_rows:
         digests[properties[PATH_PROPERTY]].update(body)
-    assert {n: d.hexdigest() for n, d in digests.items()} == sha256_of_files(files)
+    for file in files:
+        expected = hashlib.sha256(Path(file.path).read_bytes())
+        assert digests[file.name].hexdigest() == expected.hexdigest(), file.name
 
 
 def test_wrong_options_leave_no_trace(

@@ -13,8 +13,8 @@ from node.errors.common import (
     LimitReachedError,
     NotAppliedError,
     NotLeaderError,
+    ProducerFencedError,
 )
-from node.errors.producers import ProducerFencedError
 from node.state.image import decode_image, encode_image
 from node.state.state import State
 from node.state.tables.incarnations import IncarnationsTable

@@ -151,7 +151,7 @@ async def test_an_address_makes_its_share_and_others_are_served(name: str, node:
     for account in (stranger, user):
         account.close()
     node.driver.lose()  # A new leader knows no makers.
-    assert (accounts.held(kind)[0], accounts.address_count) == (0, 0)
+    assert (accounts.held(kind)[0], len(accounts.addresses)) == (0, 0)
 
 
 async def test_administration_has_no_share(node: Fixture) -> None:

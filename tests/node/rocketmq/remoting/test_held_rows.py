@@ -70,7 +70,7 @@ def sizes(gateway: Gateway) -> tuple[int, ...]:
     )
     accounts = gateway.calls.accounts
     accounts.settle()
-    held = (sum(accounts.total.counts), sum(accounts.total.sizes), accounts.address_count)
+    held = (sum(accounts.total.counts), sum(accounts.total.sizes), len(accounts.addresses))
     return (*map(len, tables), clients.count, locks.count, broker.parked.readers.used, *held)
 
 

@@ -6,6 +6,7 @@ import grpc
 
 from node.runtime.accounts import Accounts, Kind, Limit
 from node.services.bounds.callers import GrpcCaller, GrpcCallers
+from tests.node.services.bounds.http2 import HalfSender
 
 
 def unshared(call_count_max: int) -> Accounts:
@@ -27,6 +28,19 @@ class Callers(GrpcCallers):
 
     def __call__(self, peer: str) -> GrpcCaller:
         return self.of(peer)
+
+
+def echo_sender(
+    port: int, call_count: int, *, source: str = "127.0.0.1", takes_nothing: bool = False
+) -> HalfSender:
+    """Begin calls of each kind of `echoing` on one connection."""
+    sender = HalfSender(f"127.0.0.1:{port}", source=source)
+    sender.greet(takes_nothing=takes_nothing)
+    for stream in range(1, 2 * call_count, 2):
+        sender.call(stream, f"/echo/{('unary', 'stream', 'both')[stream % 3]}", size_bytes=1)
+        sender.send(stream, b"x")
+    sender.look()
+    return sender
 
 
 def echoing(begin: Callable[[], Awaitable[None]], **more: grpc.RpcMethodHandler) -> object:

@@ -23,7 +23,7 @@ from node.runtime.accounts import (
 from node.services.bounds.bounded import refusing
 from node.services.server import GrpcServer
 from quorumlog.errors import BusyError, Outcome, from_rpc
-from tests.node.services.bounds.callers import Callers, echoing
+from tests.node.services.bounds.callers import Callers, echo_sender, echoing
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, eventually
 
@@ -72,7 +72,7 @@ async def parking(
     try:
         yield accounts, methods, port
         methods.release.set()
-        await eventually(lambda: not accounts.address_count, "no account is left")
+        await eventually(lambda: not accounts.addresses, "no account is left")
         assert accounts.total.is_empty
     finally:
         await server.stop(0)
@@ -80,16 +80,7 @@ async def parking(
 
 def flood(port: int, connection_count: int) -> list[HalfSender]:
     """Park more calls of another address than it may have."""
-    senders = []
-    for _ in range(connection_count):
-        sender = HalfSender(f"127.0.0.1:{port}", source=ELSEWHERE)
-        sender.greet()
-        for stream in range(1, 2 * CALL_COUNT_MAX, 2):
-            sender.call(stream, f"/echo/{('unary', 'stream', 'both')[stream % 3]}", size_bytes=1)
-            sender.send(stream, b"x")
-        sender.look()
-        senders.append(sender)
-    return senders
+    return [echo_sender(port, CALL_COUNT_MAX, source=ELSEWHERE) for _ in range(connection_count)]
 
 
 def ended(senders: list[HalfSender]) -> list[HalfSender]:
@@ -191,7 +182,7 @@ async def test_what_outlives_a_call_counts_for_its_connection_until_it_ends() ->
         await unary(b"x")
         assert methods.accounts[0] is methods.accounts[1]
         held.release()
-        await eventually(lambda: not accounts.address_count, "the next look")
+        await eventually(lambda: not accounts.addresses, "the next look")
 
 
 def test_a_network_of_ipv6_addresses_is_one_host_for_every_watch() -> None:

@@ -22,6 +22,7 @@ from tests.node.services.bounds.half_senders import (
     resident_size_bytes,
     still_serves,
 )
+from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, wait_for
 
 PATHS = (
@@ -154,6 +155,12 @@ def test_a_request_that_unpacks_to_much_is_refused(node: SingleNode) -> None:
 # --- Messages of streams ---
 
 
+def begin_all(senders: list[HalfSender]) -> None:
+    for sender in senders:
+        for stream in STREAMS:
+            sender.call(stream, APPEND_STREAM, size_bytes=REQUEST_SIZE_BYTES_MAX - 5)
+
+
 @pytest.mark.long
 def test_half_sent_messages_of_streams_are_bounded_in_bytes(node: SingleNode) -> None:
     """649 MiB that were sent made the node hold 656 MiB, for ten minutes."""
@@ -166,9 +173,7 @@ def test_half_sent_messages_of_streams_are_bounded_in_bytes(node: SingleNode) ->
         return False
 
     with half_senders(node, CONNECTION_COUNT) as senders:
-        for sender in senders:
-            for stream in STREAMS:
-                sender.call(stream, APPEND_STREAM, size_bytes=REQUEST_SIZE_BYTES_MAX - 5)
+        begin_all(senders)
         sent = pour(senders, STREAMS, look)
         assert sent > HALF_SIZE_BYTES_MAX + 64 * MIB
         # What comes between two looks, and what the allocator keeps, is beside it.
@@ -181,9 +186,7 @@ def test_half_sent_messages_of_streams_are_bounded_in_bytes(node: SingleNode) ->
     wait_for("an empty table", lambda: metric(node, HELD) == 0)
     # gRPC has let go of all that: the same again takes no more, whatever the allocator keeps.
     with half_senders(node, 2) as senders:
-        for sender in senders:
-            for stream in STREAMS:
-                sender.call(stream, APPEND_STREAM, size_bytes=REQUEST_SIZE_BYTES_MAX - 5)
+        begin_all(senders)
         assert pour(senders, STREAMS, look) > HALF_SIZE_BYTES_MAX - 16 * MIB
         assert most < HALF_SIZE_BYTES_MAX + 96 * MIB
     still_serves(node)
@@ -195,8 +198,7 @@ def test_a_half_sent_message_of_a_stream_has_its_time(tmp_path: Path) -> None:
         SingleNode(tmp_path / "data", {"half_ms_max": 1_000}) as node,
         half_senders(node, 1) as (sender,),
     ):
-        for stream in STREAMS:
-            sender.call(stream, APPEND_STREAM, size_bytes=REQUEST_SIZE_BYTES_MAX - 5)
+        begin_all([sender])
 
         def all_ended() -> bool:
             sender.look()

@@ -34,7 +34,7 @@ from node.services.server import GrpcServer
 from quorumlog.pb import log_pb2
 from store.files.spare_descriptors import SpareDescriptors
 from tests.node.processes import SingleNode
-from tests.node.services.bounds.callers import Callers, echoing, unshared
+from tests.node.services.bounds.callers import Callers, echo_sender, echoing, unshared
 from tests.node.services.bounds.half_senders import metric
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, eventually, wait_for
@@ -216,17 +216,6 @@ async def test_small_responses_that_nobody_takes_are_bounded_in_number_and_time(
     assert here.peers.accounts.total.is_empty
 
 
-def _take_nothing(port: int) -> HalfSender:
-    sender = HalfSender(f"127.0.0.1:{port}")
-    sender.greet(takes_nothing=True)
-    for stream in range(1, 2 * CALL_COUNT_MAX, 2):
-        kind = ("unary", "stream", "both")[stream % 3]
-        sender.call(stream, f"/echo/{kind}", size_bytes=1)
-        sender.send(stream, b"x")
-    sender.look()
-    return sender
-
-
 async def test_an_unread_answer_does_not_hold_calls_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -241,7 +230,7 @@ async def test_an_unread_answer_does_not_hold_calls_for_ever(
 
     port = server.bind(Address("127.0.0.1", 0))
     await server.start({}, [echoing(count)])
-    sender = await asyncio.to_thread(_take_nothing, port)
+    sender = await asyncio.to_thread(echo_sender, port, CALL_COUNT_MAX, takes_nothing=True)
     # A call of the channel before that would take the place of one of these.
     await eventually(lambda: call_count == CALL_COUNT_MAX, "a full server")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
