@@ -12,7 +12,6 @@ import structlog
 
 from node.broker.core.context import Context
 from node.broker.pop.waiting_receives import WaitingReceives
-from node.errors.pop import QueueHeldError
 from store.errors import CorruptionError, DerivedFileError
 
 HELD_MS: Final = 1_000
@@ -28,40 +27,28 @@ class HeldQueues:
         """`context` has damage repaired; `lines` wakes receives when a queue is free again."""
         self._context: Final = context
         self._lines: Final = lines
-        self._held: dict[tuple[str, int], tuple[str, asyncio.TimerHandle]] = {}
+        self.reasons: Final = dict[tuple[str, int], str]()
+        """Why each held queue, by topic and queue id, is passed over."""
+        self._timers: Final = dict[tuple[str, int], asyncio.TimerHandle]()
         self.held_total = 0
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def has(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue is passed over."""
-        return (topic, queue_id) in self._held
-
-    def reasons(self) -> dict[tuple[str, int], str]:
-        """Return all held queues, each with the reason."""
-        return {key: reason for key, (reason, _) in self._held.items()}
-
-    def error_of(self, topic: str, queue_id: int) -> QueueHeldError:
-        """Return the error for a receive that asks for held queues only."""
-        return QueueHeldError(topic, queue_id, self._held[topic, queue_id][0])
 
     def hold(self, topic: str, queue_id: int, error: CorruptionError | DerivedFileError) -> None:
         """Pass a queue over for a moment."""
-        key = (topic, queue_id)
-        assert key not in self._held, f"{key} is held already"
-        timer = asyncio.get_running_loop().call_later(HELD_MS / 1000, self._over, topic, queue_id)
-        self._held[key] = (str(error), timer)
+        key, loop = (topic, queue_id), asyncio.get_running_loop()
+        assert key not in self.reasons, f"{key} is held already"
+        self._timers[key] = loop.call_later(HELD_MS / 1000, self._over, topic, queue_id)
+        self.reasons[key] = str(error)
         self.held_total += 1
         _log.warning("a queue is held", topic=topic, queue_id=queue_id, reason=str(error))
         self._context.on_damage(error)
 
     def forget_all(self) -> None:
         """Release all queues: this node leads no longer."""
-        for _, timer in self._held.values():
+        for timer in self._timers.values():
             timer.cancel()
-        self._held.clear()
+        self._timers.clear()
+        self.reasons.clear()
 
     def _over(self, topic: str, queue_id: int) -> None:
-        del self._held[topic, queue_id]
+        del self.reasons[topic, queue_id], self._timers[topic, queue_id]
         self._lines.on_grown([(topic.encode(), queue_id)])
