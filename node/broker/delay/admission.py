@@ -8,11 +8,10 @@ already gets its first receipt, even if its topic is gone.
 
 import asyncio
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from node.broker.append.attached import AttachedCommands
+from node.broker.append.attached import AttachedCommands, OnDecided
 from node.broker.append.faulty_records import faulty_records
 from node.broker.append.produce import Produce
 from node.broker.append.repeats import asked_digest
@@ -66,15 +65,13 @@ class DelayAdmission:
             return self._produce.refuse(error)
         due_unix_ms, context, account = batch.due_unix_ms, self._context, caller()
         delayed = list(filter(None, due_unix_ms))
-        on_decided: Callable[[Committed | None], None]
 
-        def check(_prepared: Prepared) -> None:
-            nonlocal on_decided
+        def check(_prepared: Prepared) -> OnDecided:
             if too_long is not None:
                 raise too_long
             for target in batch.targets:
                 context.writable(*target)
-            on_decided = context.makers.hold_delayed(account, delayed, context.unix_ms())
+            return context.makers.hold_delayed(account, delayed, context.unix_ms())
 
         def describe(response: AppendResponse, committed: Committed) -> None:
             count = len(due_unix_ms)
@@ -84,7 +81,6 @@ class DelayAdmission:
         attached_commands = AttachedCommands(
             system_queues=batch.holders,
             check=check,
-            on_decided=lambda committed: on_decided(committed),  # noqa: PLW0108  Set by `check`.
             describe=describe,
             asked=asked_digest(batch.wishes) if delayed else b"",
         )

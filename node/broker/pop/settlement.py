@@ -6,7 +6,6 @@ done, so an acknowledgement may be repeated, also at the next leader.
 """
 
 import asyncio
-from contextlib import ExitStack
 from typing import Final
 
 from node.broker.core.context import Context
@@ -109,15 +108,16 @@ class Settlement:
         shared, under_way = self._shared, self._shared.under_way
         if key in under_way.windows or under_way.is_ending(key, handle.offset):
             raise BusyError("calls for one message or queue", 1, 1)
-        noted = ExitStack()
-        noted.enter_context(under_way.dying.noted([(key, handle.offset)]))
-        noted.enter_context(under_way.windows.noted([key]))
+        message = (key, handle.offset)
+        under_way.dying.update([message])
+        under_way.windows.update([key])
 
         async def move() -> None:
             try:
                 await shared.bury(key, [(handle.offset, item)])
             finally:
-                noted.close()
+                under_way.dying.end([message])
+                under_way.windows.end([key])
                 shared.takers.settled(shared.table, key, [handle.offset])
                 shared.lines.offer(*key)
 
@@ -160,12 +160,12 @@ class Settlement:
 
         The messages are noted until it is decided: a caller that gives up does not withdraw it.
         """
-        shared, noted = self._shared, ExitStack()
+        shared, under_way = self._shared, self._shared.under_way.messages
         decided = shared.own_appends.submit_nowait(command)
-        noted.enter_context(shared.under_way.messages.noted(messages))
+        under_way.update(messages)
 
         def on_decided(_decided: "asyncio.Future[Index]") -> None:
-            noted.close()
+            under_way.end(messages)
             now_ms = shared.unix_ms()
             offsets: dict[WindowKey, list[int]] = {}
             for key, offset in messages:
