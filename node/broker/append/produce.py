@@ -339,11 +339,8 @@ class Produce:
             self.duplicates_total += 1
             if not append.future.done():
                 append.future.set_result(response)
-        else:
-            self._add_repeat(append, first)
-
-    def _add_repeat(self, append: _Append, first: _Append) -> None:
-        """Have a batch wait for the one with its number, at most for its own time."""
+            return
+        # It waits for the one with its number, at most for its own time.
         repeats = first.repeats = first.repeats or []
         limit = self.context.limits.producer_window_count
         if len(repeats) >= limit:

@@ -50,11 +50,8 @@ class _Receive(NamedTuple):
     queue_id: int
     max_count: int
     invisible_ms: int
-    is_fifo: bool
-    filter: TagFilter | SqlFilter | None
+    wish: ReceiveWish
     attempt_id: str
-    starts_at_end: bool
-    is_one_of_each: bool
     account: Account | None
     client_id: str
     """Empty: the caller is no member."""
@@ -164,18 +161,21 @@ class Receives:
         if length > limit:
             raise BadRequestError("attempt_id", f"at most {limit} characters", str(length))
         is_orderly = settings_of(context, request.group).is_orderly
+        wish = ReceiveWish(
+            request.is_fifo or is_orderly,
+            _filter_of(request, limits.pull_tag_count_max),
+            request.start == ReceiveRequest.START_END,
+            # A consumer of an orderly group handles an answer in its order.
+            request.is_fifo and request.is_one_of_each and not is_orderly,
+        )
         return _Receive(
             request.group,
             request.topic,
             request.queue_id,
             min(request.max_count or limits.pop_receive_count_max, limits.pop_receive_count_max),
             request.invisible_ms or limits.pop_invisible_ms_default,
-            request.is_fifo or is_orderly,
-            _filter_of(request, limits.pull_tag_count_max),
+            wish,
             request.attempt_id,
-            request.start == ReceiveRequest.START_END,
-            # A consumer of an orderly group handles an answer in its order.
-            request.is_fifo and request.is_one_of_each and not is_orderly,
             caller(),
             request.client_id,
         )
@@ -225,16 +225,15 @@ class Receives:
         Return also whether a take is under way for one of them.
         """
         shared, context, limits = self._shared, self._context, self._context.limits
-        state = context.state
-        if receive.starts_at_end:
+        state, wish = context.state, self._wish(receive)
+        if wish.starts_at_end:
             every = range(context.topic(receive.topic).queue_count)
             keys = ((receive.group, receive.topic, queue_id) for queue_id in every)
             if any(shared.table.next_offset(state, key) != NO_OFFSET for key in keys):
                 # A queue without an offset came after the group's start.
-                receive = receive._replace(starts_at_end=False)
+                wish = wish._replace(starts_at_end=False)
             else:
                 queue_ids = every  # All begin now.
-        wish = self._wish(receive)
         in_flight_count = shared.table.in_flight_count + self._reserved_count
         left_count = limits.pop_in_flight_count_max - in_flight_count
         account, takers = receive.account, shared.takers
@@ -246,11 +245,11 @@ class Receives:
         offsets = state.groups.get(receive.group, {}).get(receive.topic, {})
         for queue_id in queue_ids:
             key = (receive.group, receive.topic, queue_id)
-            if room.is_used and not receive.starts_at_end:
+            if room.is_used and not wish.starts_at_end:
                 break
-            if self._is_read(receive, key, offsets):
+            if self._is_read(key, wish, offsets):
                 continue
-            if not receive.starts_at_end and key[1:] in shared.held.reasons:
+            if not wish.starts_at_end and key[1:] in shared.held.reasons:
                 continue  # Else its present end is where the group begins.
             if key in shared.under_way.windows:
                 is_busy = True  # The end of that take offers the queue.
@@ -273,14 +272,9 @@ class Receives:
         return choices, is_busy
 
     def _wish(self, receive: _Receive) -> ReceiveWish:
-        return ReceiveWish(
-            receive.is_fifo,
-            receive.filter,
-            receive.starts_at_end,
-            settings_of(self._context, receive.group).retry_count_max + 1,
-            self._shared.unix_ms(),
-            receive.is_one_of_each,
-        )
+        count_max = settings_of(self._context, receive.group).retry_count_max + 1
+        now_unix_ms = self._shared.unix_ms()
+        return receive.wish._replace(delivery_count_max=count_max, now_unix_ms=now_unix_ms)
 
     def _chosen(self, key: WindowKey, wish: ReceiveWish, room: Room) -> Choice | None:
         """Choose from one queue. None: it is damaged there, and now held for a moment."""
@@ -306,13 +300,13 @@ class Receives:
         if reasons and all((topic, queue_id) in reasons for queue_id in queue_ids):
             raise QueueHeldError(topic, queue_ids[0], reasons[topic, queue_ids[0]])
 
-    def _is_read(self, receive: _Receive, key: WindowKey, offsets: Mapping[int, int]) -> bool:
+    def _is_read(self, key: WindowKey, wish: ReceiveWish, offsets: Mapping[int, int]) -> bool:
         """Whether a queue has nothing in flight and nothing new: a quick answer for most queues."""
         if key in self._shared.table.windows:
             return False
-        _, hi = self._context.store.queue_range(receive.topic, key[2])
+        _, hi = self._context.store.queue_range(key[1], key[2])
         offset = offsets.get(key[2])
-        return offset == hi or (offset is None and not hi and not receive.starts_at_end)
+        return offset == hi or (offset is None and not hi and not wish.starts_at_end)
 
     # --- Taking ---
 

@@ -46,11 +46,11 @@ class ReceiveWish(NamedTuple):
     is_fifo: bool
     filter: TagFilter | SqlFilter | None
     starts_at_end: bool
-    delivery_count_max: int
-    """A message given so often is dead."""
-    now_unix_ms: int
-    is_one_of_each: bool = False
+    is_one_of_each: bool
     """With `is_fifo`: the receiver handles the messages of one answer beside each other."""
+    delivery_count_max: int = 0
+    """A message given so often is dead; this and the time are those of a look."""
+    now_unix_ms: int = 0
 
     def is_ordered(self, message_group: int) -> bool:
         """Whether messages of this group wait for each other."""

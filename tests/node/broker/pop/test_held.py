@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.broker.pop import held
+from node.broker.pop import shared
 from node.errors.pop import QueueHeldError
 from quorumlog.pb.pop_pb2 import DescribePopRequest
 from store.errors import CorruptionError, DerivedFileError
@@ -75,7 +75,7 @@ async def test_only_the_queue_with_the_damage_waits_and_says_so(tmp_path: Path) 
 
 @pytest.fixture
 def held_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "HELD_MS", 20)
+    monkeypatch.setattr(shared, "HELD_MS", 20)
 
 
 @pytest.mark.usefixtures("held_briefly")
