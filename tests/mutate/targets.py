@@ -75,9 +75,9 @@ _BY_PORTION: Final[dict[int, str]] = {
         """,
     _SURROUNDINGS: """
         node/broker/core: parked_readers
-        node/broker/delay: admission deliveries delivery_task due_index
+        node/broker/delay: calls deliveries delivery_task due_index
         node/broker/groups: groups
-        node/broker/pop: take settlement receives held dead deadlines
+        node/broker/pop: take settlement receives shared deadlines
         node/broker/read: pull
         node/broker/records: half
         node/broker/transactions: calls checks ends

@@ -13,9 +13,9 @@ from node.state.appends import Committed, Prepared
 from quorumlog.pb.log_pb2 import AppendResponse
 from store.record.stamp import QueueKey
 
-
-def accept(_prepared: Prepared) -> None:
-    """Accept every batch: there is no condition."""
+OnDecided = Callable[[Committed | None], None]
+"""Called once with what was committed, or with None if the batch is not known to be applied. The
+feature releases here everything that it held for the batch."""
 
 
 class AttachedCommands(NamedTuple):
@@ -26,16 +26,11 @@ class AttachedCommands(NamedTuple):
     command_count: int = 0
     system_queues: frozenset[QueueKey] = frozenset()
     """Reserved queues into which the broker itself has put messages of this batch."""
-    check: Callable[[Prepared], None] = accept
+    check: Callable[[Prepared], OnDecided] = lambda _prepared: lambda _committed: None
     """Checks the batch when its place is known and nothing is written; raises to refuse it.
 
     Called in the order in which batches enter the log, so what it compares with the state and with
     what is under way holds when the batch is applied.
-    """
-    on_decided: Callable[[Committed | None], None] = lambda _committed: None
-    """Called once after a `check` that passed: with None if the batch is not known to be applied.
-
-    The feature releases here everything that it held for the batch.
     """
     moves_stored: bool = False
     """Whether the records were stored before: they may have grown beyond what clients may send."""

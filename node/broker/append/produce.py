@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from node.broker.append.attached import NOTHING_ATTACHED, AttachedCommands
+from node.broker.append.attached import NOTHING_ATTACHED, AttachedCommands, OnDecided
 from node.broker.append.faulty_records import faulty_records
 from node.broker.append.receipts import COMMAND_QUEUE, AppendReceipts, QueueRanges
 from node.broker.append.repeats import messages_digest
@@ -88,6 +88,7 @@ class _Append:
         "future",
         "host",
         "incarnation",
+        "on_decided",
         "produce",
         "producer_batches",
         "producer_id",
@@ -129,6 +130,8 @@ class _Append:
         self.host = ""
         """Whose share it takes while it is parked."""
         self.producer_batches: InFlightBatches[_Append] | None = None
+        self.on_decided: OnDecided | None = None
+        """Of the feature, once its check passed."""
         self.timer: asyncio.TimerHandle | None = None
         self.alone = alone
         self.divided: deque[Alone] | None = None
@@ -160,7 +163,7 @@ class _Append:
         if self.incarnation is not None:
             produce.check_incarnation(self.incarnation)
         if attached_commands is not NOTHING_ATTACHED:
-            attached_commands.check(prepared)
+            self.on_decided = attached_commands.check(prepared)
 
     def on_timeout(self) -> None:
         self.produce.on_timeout(self)
@@ -336,11 +339,8 @@ class Produce:
             self.duplicates_total += 1
             if not append.future.done():
                 append.future.set_result(response)
-        else:
-            self._add_repeat(append, first)
-
-    def _add_repeat(self, append: _Append, first: _Append) -> None:
-        """Have a batch wait for the one with its number, at most for its own time."""
+            return
+        # It waits for the one with its number, at most for its own time.
         repeats = first.repeats = first.repeats or []
         limit = self.context.limits.producer_window_count
         if len(repeats) >= limit:
@@ -503,8 +503,8 @@ class Produce:
             error = ShuttingDownError()
         except Exception as failure:  # noqa: BLE001  Whatever failed it, its callers hear of it.
             error = failure
-        if append.attached_commands is not NOTHING_ATTACHED:
-            append.attached_commands.on_decided(committed)
+        if append.on_decided is not None:
+            append.on_decided(committed)
         if committed is not None:
             self._tell(append, committed)
         else:

@@ -14,7 +14,7 @@ from quorumlog.pb import common_pb2
 from raft.errors import RaftError
 from raft.messages import Index
 
-_LEADER: Final = (common_pb2.CONSISTENCY_UNSPECIFIED, common_pb2.CONSISTENCY_LEADER)
+_CONSISTENCIES: Final = frozenset(common_pb2.Consistency.values())
 
 
 class Freshness:
@@ -45,15 +45,11 @@ class Freshness:
             self.check(consistency)
             what = f"entry {at_least} was not applied here"
             await self._wait(lambda: self._parked.for_index(at_least), what)
-        if consistency == common_pb2.CONSISTENCY_LINEARIZABLE:
-            context.check_leads()
-            await self._barrier()
-        elif consistency in _LEADER:
-            context.check_leads()
-        elif consistency == common_pb2.CONSISTENCY_LOCAL:
-            context.check_local()
-        else:
+        if consistency not in _CONSISTENCIES:
             raise BadRequestError("consistency", "one of Consistency", str(consistency))
+        self.check(consistency)
+        if consistency == common_pb2.CONSISTENCY_LINEARIZABLE:
+            await self._barrier()
 
     async def _barrier(self) -> None:
         context = self._context

@@ -205,12 +205,9 @@ def _why_gone(record: bytes, topic: str, state: State) -> str | None:
 
 
 def _command(taken: Sequence[Due], undeliverable_count: int) -> Command:
-    by_queue: dict[int, list[int]] = {}
-    for due in taken:
-        by_queue.setdefault(due.queue, []).append(due.offset)
     rows = [
-        Command.DelayedOffsets(queue=queue, runs=encode_runs(sorted(offsets)))
-        for queue, offsets in sorted(by_queue.items())
+        Command.DelayedOffsets(queue=queue, runs=encode_runs([due.offset for due in some]))
+        for queue, some in sorted(_by_queue(taken).items())
     ]
     return Command(
         take_delayed=Command.TakeDelayed(queues=rows, undeliverable_count=undeliverable_count)

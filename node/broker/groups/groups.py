@@ -6,14 +6,14 @@ is the leader's: only it knows the members, and offsets are read behind a confir
 that a consumer that takes over a queue goes on where the last acknowledged commit left it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
+from node.broker.core.broker_names import BrokerNames
 from node.broker.core.context import Context, OtherGroups
 from node.broker.core.freshness import Freshness
 from node.broker.core.offset_moves import commit_command
-from node.broker.groups.division import queues_of_member
 from node.broker.groups.filters import comparable
 from node.broker.groups.member import MemberKind
 from node.broker.groups.member_group import Shares
@@ -176,7 +176,7 @@ class Groups:
             heirs = sorted({index} | readers & shares.speaking)
             left = [i for i in range(len(ids)) if i not in readers]
             for i in (index, *left[heirs.index(index) :: len(heirs)]):
-                for queue_id in queues_of_member(own, counts, count, ids[i], ids):
+                for queue_id in _queues_of_member(own, counts, count, ids[i], ids):
                     divided.append(common_pb2.QueueId(topic=topic, queue_id=queue_id))
         return divided
 
@@ -312,6 +312,32 @@ class Groups:
             return 0
         pulled = self._context.store.pull(queue.topic, queue.queue_id, at, max_count=1)
         return store_timestamp(pulled.data) if pulled.record_count else 0
+
+
+def _queues_of_member(
+    own_group: str,
+    queue_counts: Mapping[str, int],
+    name_count: int,
+    client_id: str,
+    client_ids: Sequence[str],
+) -> list[int]:
+    """Return the queues of one topic in a broker group that a member reads, in order, by RocketMQ's
+    average strategy, as classic clients compute it (AllocateMessageQueueAveragely).
+
+    `queue_counts` are those of the topic by broker group, `client_ids` all members, sorted. Clients
+    order queues by the broker name that owns them, as a text, and their number there.
+    """
+    rows = []
+    for group, count in queue_counts.items():
+        names = BrokerNames(group, name_count)
+        for queue in range(count):
+            number, shown = names.shown(queue)
+            rows.append((names.all[number], shown, group, queue))
+    rows.sort()
+    i, least, more = client_ids.index(client_id), *divmod(len(rows), len(client_ids))
+    lo = i * least + min(i, more)
+    mine = rows[lo : lo + least + (i < more)]
+    return sorted(queue for _, _, group, queue in mine if group == own_group)
 
 
 def _rows(group: Offsets) -> Iterable[tuple[str, int, int]]:

@@ -9,7 +9,8 @@ import base64
 import binascii
 import struct
 import zlib
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from node.errors.pop import StaleHandleError
 
@@ -28,6 +29,15 @@ class PopHandle(NamedTuple):
     queue_id: int
     offset: int
     generation: int
+
+
+def columns(handles: Sequence[PopHandle]) -> dict[str, Any]:
+    """Return deliveries as the fields of a command: a list of each of their numbers."""
+    return {
+        "queue_ids": [one.queue_id for one in handles],
+        "offsets": [one.offset for one in handles],
+        "generations": [one.generation for one in handles],
+    }
 
 
 def encode_handle(group: str, topic: str, handle: PopHandle) -> str:

@@ -12,7 +12,6 @@ from node.broker.append.produce import Refused
 from node.broker.core.context import Context
 from node.broker.groups.members import Members
 from node.broker.groups.settings import settings_of
-from node.broker.pop.dead import PopDeadLetters
 from node.broker.pop.receives import Receives
 from node.broker.pop.settlement import Settlement
 from node.broker.pop.shared import RETRY_MS, PopShared, UnderWay
@@ -31,9 +30,8 @@ class Pop:
     def __init__(self, context: Context, own_appends: OwnAppends, members: Members) -> None:
         self._context: Final = context
         self.shared: Final = PopShared(context, own_appends, self._on_due)
-        self.dead_letters: Final = PopDeadLetters(self.shared)
         self.receives: Final = Receives(self.shared, members)
-        self.settlement: Final = Settlement(self.shared, self.dead_letters)
+        self.settlement: Final = Settlement(self.shared)
         self.receive = self.receives.receive
         self.ack = self.settlement.ack
         self.change_invisible = self.settlement.change_invisible
@@ -106,7 +104,7 @@ class Pop:
         next_ms = now_ms + RETRY_MS
         try:
             with under_way.dying.noted(dying), under_way.windows.noted([key]):
-                await self.dead_letters.move(key, dead)
+                await shared.bury(key, dead)
             next_ms = now_ms
         except Refused:
             return  # The next leader does it.
@@ -125,7 +123,7 @@ class Pop:
         response = DescribePopResponse(
             now_unix_ms=self.shared.unix_ms(), parked_count=self.shared.lines.room.used
         )
-        held = self.shared.held.reasons()
+        held = self.shared.held.reasons
         windows: dict[WindowKey, Window | None] = dict(table.of_group(request.group))
         topics = context.state.groups.get(request.group, {})
         for topic, queue_id in held:

@@ -14,9 +14,9 @@ from node.broker.core.context import DAMAGE
 from node.broker.groups.filters import comparable
 from node.broker.groups.members import Consumer, Members
 from node.broker.groups.settings import check_reader, settings_of
-from node.broker.pop.handles import PopHandle, encode_handle
+from node.broker.pop.handles import PopHandle, columns, encode_handle
 from node.broker.pop.shared import PopShared, UnderWay
-from node.broker.pop.take import EFFORT_MAX, Choice, ChosenMessage, ReceiveWish
+from node.broker.pop.take import EFFORT_MAX, Choice, ChosenMessage, ReceiveWish, Room
 from node.broker.pop.waiting_receives import ANY_QUEUE
 from node.broker.read.sql_filter import SqlFilter
 from node.broker.read.tag_filter import TagFilter
@@ -27,7 +27,7 @@ from node.errors.common import (
     TopicNotReadableError,
     UnknownQueueError,
 )
-from node.errors.pop import PopConflictError
+from node.errors.pop import PopConflictError, QueueHeldError
 from node.runtime.accounts import Account, Kind, caller
 from node.state.state import PERMISSION_READ
 from node.state.tables.pop import NO_OFFSET, WindowKey
@@ -50,11 +50,8 @@ class _Receive(NamedTuple):
     queue_id: int
     max_count: int
     invisible_ms: int
-    is_fifo: bool
-    filter: TagFilter | SqlFilter | None
+    wish: ReceiveWish
     attempt_id: str
-    starts_at_end: bool
-    is_one_of_each: bool
     account: Account | None
     client_id: str
     """Empty: the caller is no member."""
@@ -164,18 +161,21 @@ class Receives:
         if length > limit:
             raise BadRequestError("attempt_id", f"at most {limit} characters", str(length))
         is_orderly = settings_of(context, request.group).is_orderly
+        wish = ReceiveWish(
+            request.is_fifo or is_orderly,
+            _filter_of(request, limits.pull_tag_count_max),
+            request.start == ReceiveRequest.START_END,
+            # A consumer of an orderly group handles an answer in its order.
+            request.is_fifo and request.is_one_of_each and not is_orderly,
+        )
         return _Receive(
             request.group,
             request.topic,
             request.queue_id,
             min(request.max_count or limits.pop_receive_count_max, limits.pop_receive_count_max),
             request.invisible_ms or limits.pop_invisible_ms_default,
-            request.is_fifo or is_orderly,
-            _filter_of(request, limits.pull_tag_count_max),
+            wish,
             request.attempt_id,
-            request.start == ReceiveRequest.START_END,
-            # A consumer of an orderly group handles an answer in its order.
-            request.is_fifo and request.is_one_of_each and not is_orderly,
             caller(),
             request.client_id,
         )
@@ -225,90 +225,69 @@ class Receives:
         Return also whether a take is under way for one of them.
         """
         shared, context, limits = self._shared, self._context, self._context.limits
-        state = context.state
-        if receive.starts_at_end:
+        state, wish = context.state, self._wish(receive)
+        if wish.starts_at_end:
             every = range(context.topic(receive.topic).queue_count)
             keys = ((receive.group, receive.topic, queue_id) for queue_id in every)
             if any(shared.table.next_offset(state, key) != NO_OFFSET for key in keys):
                 # A queue without an offset came after the group's start.
-                receive = receive._replace(starts_at_end=False)
+                wish = wish._replace(starts_at_end=False)
             else:
                 queue_ids = every  # All begin now.
-        wish = self._wish(receive)
-        left_count, left_bytes = receive.max_count, limits.pull_size_bytes_max
-        left_effort = EFFORT_MAX
-        room_count = limits.pop_in_flight_count_max - shared.table.in_flight_count
-        room_count -= self._reserved_count
+        in_flight_count = shared.table.in_flight_count + self._reserved_count
+        left_count = limits.pop_in_flight_count_max - in_flight_count
         account, takers = receive.account, shared.takers
         if account is not None:
             own_count = takers.room(account, shared.table, wish.now_unix_ms)
-            room_count = min(room_count, own_count)
+            left_count = min(left_count, own_count)
+        room = Room(receive.max_count, limits.pull_size_bytes_max, left_count, EFFORT_MAX)
         choices, is_busy = [], False
         offsets = state.groups.get(receive.group, {}).get(receive.topic, {})
         for queue_id in queue_ids:
             key = (receive.group, receive.topic, queue_id)
-            is_enough = left_count <= 0 or left_bytes <= 0 or left_effort <= 0
-            if is_enough and not receive.starts_at_end:
+            if room.is_used and not wish.starts_at_end:
                 break
-            if self._is_read(receive, key, offsets):
+            if self._is_read(key, wish, offsets):
                 continue
-            if not receive.starts_at_end and shared.held.has(receive.topic, queue_id):
+            if not wish.starts_at_end and key[1:] in shared.held.reasons:
                 continue  # Else its present end is where the group begins.
             if key in shared.under_way.windows:
                 is_busy = True  # The end of that take offers the queue.
                 continue
-            room = room_count
+            here = room
             if account is not None:
-                room = min(room, takers.room_of(account, shared.table, key))
-            choice = self._chosen(key, wish, left_count, left_bytes, room, left_effort)
+                own_count = takers.room_of(account, shared.table, key)
+                here = room._replace(in_flight_count=min(room.in_flight_count, own_count))
+            choice = self._chosen(key, wish, here)
             if choice is None:
                 continue
             choices.append(choice)
             if choice.dead:
                 shared.deadlines.note(key, wish.now_unix_ms)
             if choice.gone:
-                gone = [(offset, item.generation) for offset, item in choice.gone]
+                gone = [PopHandle(queue_id, at, item.generation) for at, item in choice.gone]
                 shared.run(shared.settle_gone(key, gone))
             self.full_total += choice.is_full
-            left_count -= choice.count
-            left_bytes -= choice.size_bytes
-            left_effort -= choice.effort
-            room_count -= len(choice.new) + len(choice.waiting)
+            room = room.without(choice)
         return choices, is_busy
 
     def _wish(self, receive: _Receive) -> ReceiveWish:
-        return ReceiveWish(
-            receive.is_fifo,
-            receive.filter,
-            receive.starts_at_end,
-            settings_of(self._context, receive.group).retry_count_max + 1,
-            self._shared.unix_ms(),
-            receive.is_one_of_each,
-        )
+        count_max = settings_of(self._context, receive.group).retry_count_max + 1
+        now_unix_ms = self._shared.unix_ms()
+        return receive.wish._replace(delivery_count_max=count_max, now_unix_ms=now_unix_ms)
 
-    def _chosen(
-        self,
-        key: WindowKey,
-        wish: ReceiveWish,
-        count: int,
-        size_bytes: int,
-        room_count: int,
-        effort: int,
-    ) -> Choice | None:
+    def _chosen(self, key: WindowKey, wish: ReceiveWish, room: Room) -> Choice | None:
         """Choose from one queue. None: it is damaged there, and now held for a moment."""
         shared = self._shared
         damage: CorruptionError | DerivedFileError
-        for count_max in (count, 1):  # Messages before the damage are handed out one by one.
+        state, is_ending = self._context.state, shared.under_way.is_ending
+        for count in (
+            room.message_count,
+            1,
+        ):  # Messages before the damage are handed out one by one.
             try:
                 return shared.taking.choose(
-                    self._context.state,
-                    key,
-                    wish,
-                    count=count_max,
-                    size_bytes=size_bytes,
-                    room_count=room_count,
-                    effort=effort,
-                    is_ending=shared.under_way.is_ending,
+                    state, key, wish, room._replace(message_count=count), is_ending
                 )
             except DAMAGE as error:
                 damage = error
@@ -317,17 +296,17 @@ class Receives:
 
     def _check_held(self, receive: _Receive, queue_ids: Sequence[int]) -> None:
         """Raise QueueHeldError if all queues asked for are held: there is nothing to wait for."""
-        held = self._shared.held
-        if len(held) and all(held.has(receive.topic, queue_id) for queue_id in queue_ids):
-            raise held.error_of(receive.topic, queue_ids[0])
+        reasons, topic = self._shared.held.reasons, receive.topic
+        if reasons and all((topic, queue_id) in reasons for queue_id in queue_ids):
+            raise QueueHeldError(topic, queue_ids[0], reasons[topic, queue_ids[0]])
 
-    def _is_read(self, receive: _Receive, key: WindowKey, offsets: Mapping[int, int]) -> bool:
+    def _is_read(self, key: WindowKey, wish: ReceiveWish, offsets: Mapping[int, int]) -> bool:
         """Whether a queue has nothing in flight and nothing new: a quick answer for most queues."""
         if key in self._shared.table.windows:
             return False
-        _, hi = self._context.store.queue_range(receive.topic, key[2])
+        _, hi = self._context.store.queue_range(key[1], key[2])
         offset = offsets.get(key[2])
-        return offset == hi or (offset is None and not hi and not receive.starts_at_end)
+        return offset == hi or (offset is None and not hi and not wish.starts_at_end)
 
     # --- Taking ---
 
@@ -410,15 +389,19 @@ class Receives:
             await work
         except Refused:
             return  # Not taken, or the outcome is unknown: then they stay invisible.
-        hide = PopHide(group=take.group, topic=take.topic, visible_unix_ms=self._shared.unix_ms())
-        for queue in take.queues:
-            key = (take.group, take.topic, queue.queue_id)
-            for offset in (*queue.again_offsets, *queue.offsets):
-                if self._is_as_taken(key, offset, take):
-                    hide.queue_ids.append(queue.queue_id)
-                    hide.offsets.append(offset)
-                    hide.generations.append(take.generation)
-        if hide.offsets:
+        left = [
+            PopHandle(queue.queue_id, offset, take.generation)
+            for queue in take.queues
+            for offset in (*queue.again_offsets, *queue.offsets)
+            if self._is_as_taken((take.group, take.topic, queue.queue_id), offset, take)
+        ]
+        hide = PopHide(
+            group=take.group,
+            topic=take.topic,
+            visible_unix_ms=self._shared.unix_ms(),
+            **columns(left),
+        )
+        if left:
             try:
                 await self._shared.own_appends.submit(Command(pop_hide=hide))
             except Refused:
@@ -481,7 +464,7 @@ class Receives:
         try:
             return self._shared.taking.read(key, offset, 1)
         except DAMAGE as error:
-            if not held.has(key[1], key[2]):
+            if key[1:] not in held.reasons:
                 held.hold(key[1], key[2], error)
             return None
 
@@ -492,11 +475,8 @@ class Receives:
             group=receive.group,
             topic=receive.topic,
             visible_unix_ms=shared.unix_ms() + receive.invisible_ms,
+            **columns([PopHandle(key[2], one.offset, one.generation) for key, one in taken]),
         )
-        for key, given in taken:
-            hide.queue_ids.append(key[2])
-            hide.offsets.append(given.offset)
-            hide.generations.append(given.generation)
         with shared.under_way.messages.noted([(key, given.offset) for key, given in taken]):
             await shared.own_appends.submit(Command(pop_hide=hide))
         for key in {key for key, _ in taken}:

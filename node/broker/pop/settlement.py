@@ -6,13 +6,11 @@ done, so an acknowledgement may be repeated, also at the next leader.
 """
 
 import asyncio
-from contextlib import ExitStack
 from typing import Final
 
 from node.broker.core.context import Context
 from node.broker.groups.settings import check_reader
-from node.broker.pop.dead import PopDeadLetters
-from node.broker.pop.handles import PopHandle, decode_handle, encode_handle
+from node.broker.pop.handles import PopHandle, columns, decode_handle, encode_handle
 from node.broker.pop.shared import PopShared
 from node.errors.common import BadRequestError, BusyError
 from node.errors.pop import StaleHandleError
@@ -37,10 +35,9 @@ _NOT_IN_FLIGHT: Final = "its message is not in flight"
 class Settlement:
     """Answers calls that name receipt handles. One per broker."""
 
-    def __init__(self, shared: PopShared, dead_letters: PopDeadLetters) -> None:
+    def __init__(self, shared: PopShared) -> None:
         self._shared: Final = shared
         self._context: Final[Context] = shared.context
-        self._dead_letters: Final = dead_letters
         self.acked_total = self.stale_total = 0
 
     async def ack(self, request: AckRequest) -> AckResponse:
@@ -51,7 +48,6 @@ class Settlement:
         context, limit = self._context, self._context.limits.pop_handle_count_max
         context.check_call(request.cluster_id, "group", request.group)
         context.check_count("handles", len(request.handles), limit, 1)
-        settle = PopSettle(group=request.group, topic=request.topic)
         rows: list[tuple[str, WindowKey, PopHandle]] = []
         stale: list[str] = []
         for text in request.handles:
@@ -64,10 +60,9 @@ class Settlement:
                 continue
             if item is not None:
                 rows.append((text, key, handle))
-                settle.queue_ids.append(handle.queue_id)
-                settle.offsets.append(handle.offset)
-                settle.generations.append(handle.generation)
         if rows:
+            named = columns([handle for _, _, handle in rows])
+            settle = PopSettle(group=request.group, topic=request.topic, **named)
             await self._submit(Command(pop_settle=settle), [(key, h.offset) for _, key, h in rows])
             table = self._shared.table
             again = {text for text, key, h in rows if table.in_flight(key, h.offset) is not None}
@@ -90,10 +85,8 @@ class Settlement:
         hide = PopHide(
             group=request.group,
             topic=request.topic,
-            queue_ids=[handle.queue_id],
-            offsets=[handle.offset],
-            generations=[handle.generation],
             visible_unix_ms=visible_unix_ms,
+            **columns([handle]),
         )
         await self._submit(Command(pop_hide=hide), [(key, handle.offset)])
         if not self._shared.table.is_newest(key, handle.offset, handle.generation):
@@ -115,15 +108,16 @@ class Settlement:
         shared, under_way = self._shared, self._shared.under_way
         if key in under_way.windows or under_way.is_ending(key, handle.offset):
             raise BusyError("calls for one message or queue", 1, 1)
-        noted = ExitStack()
-        noted.enter_context(under_way.dying.noted([(key, handle.offset)]))
-        noted.enter_context(under_way.windows.noted([key]))
+        message = (key, handle.offset)
+        under_way.dying.update([message])
+        under_way.windows.update([key])
 
         async def move() -> None:
             try:
-                await self._dead_letters.move(key, [(handle.offset, item)])
+                await shared.bury(key, [(handle.offset, item)])
             finally:
-                noted.close()
+                under_way.dying.end([message])
+                under_way.windows.end([key])
                 shared.takers.settled(shared.table, key, [handle.offset])
                 shared.lines.offer(*key)
 
@@ -166,12 +160,12 @@ class Settlement:
 
         The messages are noted until it is decided: a caller that gives up does not withdraw it.
         """
-        shared, noted = self._shared, ExitStack()
+        shared, under_way = self._shared, self._shared.under_way.messages
         decided = shared.own_appends.submit_nowait(command)
-        noted.enter_context(shared.under_way.messages.noted(messages))
+        under_way.update(messages)
 
         def on_decided(_decided: "asyncio.Future[Index]") -> None:
-            noted.close()
+            under_way.end(messages)
             now_ms = shared.unix_ms()
             offsets: dict[WindowKey, list[int]] = {}
             for key, offset in messages:

@@ -46,15 +46,42 @@ class ReceiveWish(NamedTuple):
     is_fifo: bool
     filter: TagFilter | SqlFilter | None
     starts_at_end: bool
-    delivery_count_max: int
-    """A message given so often is dead."""
-    now_unix_ms: int
-    is_one_of_each: bool = False
+    is_one_of_each: bool
     """With `is_fifo`: the receiver handles the messages of one answer beside each other."""
+    delivery_count_max: int = 0
+    """A message given so often is dead; this and the time are those of a look."""
+    now_unix_ms: int = 0
 
     def is_ordered(self, message_group: int) -> bool:
         """Whether messages of this group wait for each other."""
         return self.is_fifo and (message_group != NO_MESSAGE_GROUP or not self.is_one_of_each)
+
+
+class Room(NamedTuple):
+    """How much more a receive may take."""
+
+    message_count: int
+    """Messages to hand out."""
+    size_bytes: int
+    """Of these, about: the first one, however large, has room."""
+    in_flight_count: int
+    """Messages that may be in flight of all groups, beside those that are."""
+    effort: int
+    """Cost of looking for new messages, as in EFFORT_MAX."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is no more room in an answer."""
+        return self.message_count <= 0 or self.size_bytes <= 0 or self.effort <= 0
+
+    def without(self, choice: "Choice") -> "Room":
+        """Return the room that a choice leaves."""
+        return Room(
+            self.message_count - choice.count,
+            self.size_bytes - choice.size_bytes,
+            self.in_flight_count - len(choice.new) - len(choice.waiting),
+            self.effort - choice.effort,
+        )
 
 
 class ChosenMessage(NamedTuple):
@@ -73,6 +100,7 @@ class Choice:
 
     __slots__ = (
         "again",
+        "blocked",
         "dead",
         "effort",
         "expected_offset",
@@ -81,12 +109,14 @@ class Choice:
         "key",
         "new",
         "next_offset",
+        "room",
         "size_bytes",
         "waiting",
+        "wish",
     )
 
-    def __init__(self, key: WindowKey, expected_offset: int) -> None:
-        self.key = key
+    def __init__(self, key: WindowKey, expected_offset: int, wish: ReceiveWish, room: Room) -> None:
+        self.key, self.wish, self.room = key, wish, room
         self.expected_offset = self.next_offset = expected_offset
         self.again: list[ChosenMessage] = []
         self.new: list[ChosenMessage] = []
@@ -95,10 +125,10 @@ class Choice:
         self.dead: list[tuple[int, InFlightMessage]] = []
         self.gone: list[tuple[int, InFlightMessage]] = []
         """Messages in flight that have expired from the log."""
+        self.blocked: set[int] = set()
+        """Message groups whose next messages have to wait."""
         self.is_full = False
-        self.size_bytes = 0
-        self.effort = 0
-        """Cost of looking for new messages, as in EFFORT_MAX."""
+        self.size_bytes = self.effort = 0
 
     @property
     def count(self) -> int:
@@ -109,6 +139,11 @@ class Choice:
     def is_something(self) -> bool:
         """Whether the state has to change for this choice."""
         return bool(self.again or self.new or self.next_offset != self.expected_offset)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more message may be handed out."""
+        return self.count < self.room.message_count and self.size_bytes < self.room.size_bytes
 
 
 class MessageChooser:
@@ -123,53 +158,33 @@ class MessageChooser:
         state: State,
         key: WindowKey,
         wish: ReceiveWish,
-        *,
-        count: int,
-        size_bytes: int,
-        room_count: int,
-        effort: int,
+        room: Room,
         is_ending: Callable[[WindowKey, int], bool],
     ) -> Choice:
-        """Return at most `count` messages and about `size_bytes` of one queue.
-
-        At least one message, however large, if there is one to be found with this effort.
-        `room_count` is how many more may be in flight of all groups; `is_ending` returns whether
-        something is under way for a message.
-        """
+        """Return messages of one queue: at least one, however large, if there is one to be found
+        with this effort. `is_ending` returns whether something is under way for a message."""
         table = state.table(PopTable)
-        choice = Choice(key, table.next_offset(state, key))
+        choice = Choice(key, table.next_offset(state, key), wish, room)
         window = table.windows.get(key)
-        blocked: set[int] = set()
         is_through = True
         if window is not None and (wish.is_fifo or window.earliest_unix_ms <= wish.now_unix_ms):
-            is_through = self._choose_again(
-                choice, window, wish, blocked, count, size_bytes, is_ending
-            )
+            is_through = self._choose_again(choice, window, is_ending)
         waiting = 0
         if wish.is_fifo and window is not None:
             waiting = sum(not item.delivery_count for item in window.items.values())
-        has_room = is_through and choice.count < count and choice.size_bytes < size_bytes
-        if has_room or choice.expected_offset == NO_OFFSET:
+        if (is_through and choice.has_room) or choice.expected_offset == NO_OFFSET:
             held = 0 if window is None else len(window.items)
-            room_count = min(room_count, self._limits.pop_window_count_max - held)
-            self._choose_new(
-                choice, wish, blocked, count, size_bytes, room_count, WAITING_MAX - waiting, effort
-            )
+            room_count = min(room.in_flight_count, self._limits.pop_window_count_max - held)
+            self._choose_new(choice, room_count, WAITING_MAX - waiting)
         return choice
 
     # --- Again ---
 
     def _choose_again(
-        self,
-        choice: Choice,
-        window: Window,
-        wish: ReceiveWish,
-        blocked: set[int],
-        count: int,
-        size_bytes: int,
-        is_ending: Callable[[WindowKey, int], bool],
+        self, choice: Choice, window: Window, is_ending: Callable[[WindowKey, int], bool]
     ) -> bool:
         """Choose messages that are due; return whether the whole window was looked at and fit."""
+        wish, blocked, count = choice.wish, choice.blocked, choice.room.message_count
         due: list[tuple[int, InFlightMessage]] = []
         for offset, item in window.items.items():
             is_blocked = wish.is_ordered(item.message_group) and item.message_group in blocked
@@ -189,7 +204,7 @@ class MessageChooser:
             window.earliest_unix_ms = earliest(window)
         for offset, item, record in self._records(choice, due):
             choice.size_bytes += len(record)
-            if choice.again and choice.size_bytes > size_bytes:
+            if choice.again and choice.size_bytes > choice.room.size_bytes:
                 return False
             choice.again.append(
                 ChosenMessage(
@@ -227,18 +242,8 @@ class MessageChooser:
 
     # --- New ---
 
-    def _choose_new(
-        self,
-        choice: Choice,
-        wish: ReceiveWish,
-        blocked: set[int],
-        count: int,
-        size_bytes: int,
-        room_count: int,
-        waiting_count: int,
-        effort: int,
-    ) -> None:
-        _, topic, queue_id = choice.key
+    def _choose_new(self, choice: Choice, room_count: int, waiting_count: int) -> None:
+        wish, room, (_, topic, queue_id) = choice.wish, choice.room, choice.key
         lo, hi = self._store.queue_range(topic, queue_id)
         if choice.expected_offset == NO_OFFSET:
             choice.next_offset = hi if wish.starts_at_end else lo
@@ -251,10 +256,11 @@ class MessageChooser:
         if isinstance(wish.filter, SqlFilter):
             cost = 1 + wish.filter.test_count // _TESTS_OF_EFFORT
             least = max(1, _FILTERED_COUNT // cost)
-        while choice.next_offset < hi and choice.count < count and choice.size_bytes < size_bytes:
-            left = min(count - choice.count, room_count - len(choice.new) - len(choice.waiting))
+        while choice.next_offset < hi and choice.has_room:
+            left = room_count - len(choice.new) - len(choice.waiting)
+            left = min(room.message_count - choice.count, left)
             choice.is_full = left <= 0 or len(choice.waiting) >= waiting_count
-            if choice.is_full or choice.effort >= effort:
+            if choice.is_full or choice.effort >= room.effort:
                 return
             first = choice.next_offset
             result = self._store.pull(
@@ -262,23 +268,22 @@ class MessageChooser:
                 queue_id,
                 first,
                 max_count=max(left, least),
-                max_size_bytes=size_bytes - choice.size_bytes,
+                max_size_bytes=room.size_bytes - choice.size_bytes,
                 tags=wish.filter.codes if isinstance(wish.filter, TagFilter) else None,
             )
             if result.next_offset <= first:
                 return
             choice.next_offset = result.next_offset
             if result.status is PullStatus.FOUND:
-                self._add_new(choice, wish, blocked, result.data, left)
+                self._add_new(choice, result.data, left)
             passed_over_count = choice.next_offset - first - result.record_count
             choice.effort += _PULL_EFFORT + result.record_count * cost
             choice.effort += max(passed_over_count, 0) // _UNITS_OF_EFFORT
 
     @staticmethod
-    def _add_new(
-        choice: Choice, wish: ReceiveWish, blocked: set[int], data: bytes, left: int
-    ) -> None:
+    def _add_new(choice: Choice, data: bytes, left: int) -> None:
         """Add at most `left` of these records; they end at the offset to go on from."""
+        wish, blocked = choice.wish, choice.blocked
         if wish.filter is not None:
             data, _ = wish.filter.keep(data)
         for record in split_records(data):

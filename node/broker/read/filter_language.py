@@ -13,21 +13,8 @@ from typing import Any, Final, cast
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, v_args
 from lark.exceptions import VisitError
 
-from node.broker.read.filter_tree import (
-    EQUALITIES,
-    Between,
-    Comparison,
-    InList,
-    Junction,
-    Negation,
-    Node,
-    NullTest,
-    Operand,
-    Property,
-    TextTest,
-    Truth,
-    number_in,
-)
+from node.broker.read import filter_tree as tree
+from node.broker.read.filter_tree import EQUALITIES, Node, Operand, Property, number_in
 from node.errors.groups import BadFilterError
 
 SIZE_CHARACTERS_MAX: Final = 4_096
@@ -82,13 +69,13 @@ class _Builder(Transformer[Token, Node]):
     """Called by the parser for each rule, innermost first."""
 
     def or_(self, *parts: Node) -> Node:
-        return Junction(parts, _depth(parts), deciding=True)
+        return tree.junction(parts, _depth(parts), deciding=True)
 
     def and_(self, *parts: Node) -> Node:
-        return Junction(parts, _depth(parts), deciding=False)
+        return tree.junction(parts, _depth(parts), deciding=False)
 
     def negation(self, _not: Token, inner: Node) -> Node:
-        return Negation(inner, _depth([inner]))
+        return tree.negation(inner, _depth([inner]))
 
     def nested(self, inner: Node) -> Node:
         return inner
@@ -98,28 +85,26 @@ class _Builder(Transformer[Token, Node]):
             for operand in (left, right):
                 if isinstance(operand, str | bool):
                     raise BadFilterError(f"{sign} compares numbers only", sign.start_pos or 0)
-        return Comparison(str(sign), left, right)
+        return tree.comparison(str(sign), left, right)
 
     def between(self, name: Token, *rest: Any) -> Node:
         lo, hi = rest[-2:]
-        return _maybe_not(Between(str(name), lo, hi), rest)
+        return _maybe_not(tree.between(str(name), lo, hi), rest)
 
     def membership(self, name: Token, *rest: Any) -> Node:
         constants = [one for one in rest if not isinstance(one, Token)]
-        numbers = [one for one in constants if not isinstance(one, str | bool)]
-        texts = frozenset(one for one in constants if isinstance(one, str))
-        truths = frozenset(str(one).lower() for one in constants if isinstance(one, bool))
-        return _maybe_not(InList(str(name), texts, frozenset(numbers), truths), rest)
+        return _maybe_not(tree.in_list(str(name), constants), rest)
 
     def text_test(self, name: Token, *rest: Token) -> Node:
         kind, text = rest[-2:]
-        return _maybe_not(TextTest(str(name), kind.upper(), self.string(text)), rest)
+        return _maybe_not(tree.text_test(str(name), kind.upper(), self.string(text)), rest)
 
     def null_test(self, name: Token, *rest: Token) -> Node:
-        return _maybe_not(NullTest(str(name)), rest)
+        return _maybe_not(Node(lambda properties: name not in properties), rest)
 
     def truth(self, word: Token) -> Node:
-        return Truth(self.boolean(word))
+        is_true = self.boolean(word)
+        return Node(lambda _properties: is_true)
 
     def property(self, *parts: Token) -> Operand:
         return Property(str(parts[-1]), parts[0] == "-")
@@ -147,7 +132,7 @@ class _Builder(Transformer[Token, Node]):
 
 def _maybe_not(node: Node, rest: Sequence[Any]) -> Node:
     is_not = bool(rest) and isinstance(rest[0], Token) and rest[0].type == "NOT"
-    return Negation(node, node.depth) if is_not else node
+    return tree.negation(node, node.depth) if is_not else node
 
 
 def _depth(parts: Sequence[Node]) -> int:
@@ -180,7 +165,7 @@ def parse(text: str) -> Node:
         what = f"{len(text)} characters, the limit is {SIZE_CHARACTERS_MAX}"
         raise BadFilterError(what, SIZE_CHARACTERS_MAX)
     try:
-        tree: Any = _PARSER.parse(text)
+        return cast(Node, _PARSER.parse(text))  # The builder made it.
     except UnexpectedCharacters as error:
         at = cast(int, error.pos_in_stream)  # lark declares it as None.
         raise BadFilterError(f"{text[at]!r} makes no sense here", at) from None
@@ -193,4 +178,3 @@ def parse(text: str) -> Node:
         if isinstance(error.orig_exc, BadFilterError):
             raise error.orig_exc from None
         raise
-    return tree  # type: ignore[no-any-return]

@@ -7,9 +7,8 @@ written (`filter_language`), nor records.
 
 import operator
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 Properties = Mapping[str, str]
 Scalar = str | int | float | bool
@@ -34,8 +33,7 @@ _TEXT_TESTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
 _NUMBER: Final = re.compile(r"[+-]?\d{1,300}(?:\.\d{1,300})?(?:[eE][+-]?\d{1,3})?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
+class Property(NamedTuple):
     """The value of a message's property, or what is left of zero by it."""
 
     name: str
@@ -45,143 +43,94 @@ class Property:
 Operand = Property | Scalar
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two operands and the sign between them."""
+class Node(NamedTuple):
+    """A filter, or a part of one."""
 
-    sign: str
-    left: Operand
-    right: Operand
+    decide: Callable[[Properties], Decision]
     depth: int = 1
-
-    def decide(self, properties: Properties) -> Decision:
-        """Compare as numbers if one is a number, as texts if both are."""
-        left, right = _value(self.left, properties), _value(self.right, properties)
-        if left is None or right is None:
-            return None
-        return _compare(self.sign, left, right)
+    test_count: int = 1
+    """How many tests it makes of a message at most: its cost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
-    """A property within two numbers, both included."""
+def comparison(sign: str, left: Operand, right: Operand) -> Node:
+    """Compare two operands: as numbers if one is a number, as texts if both are."""
 
-    name: str
-    lo: float
-    hi: float
-    depth: int = 1
+    def decide(properties: Properties) -> Decision:
+        value, other = _value(left, properties), _value(right, properties)
+        return None if value is None or other is None else _compare(sign, value, other)
 
-    def decide(self, properties: Properties) -> Decision:
-        """Return None for a property that is no number."""
-        value = number_in(properties.get(self.name))
-        return None if value is None else self.lo <= value <= self.hi
+    return Node(decide)
 
 
-@dataclass(frozen=True, slots=True)
-class InList:
-    """A property that is one of some constants."""
+def between(name: str, lo: float, hi: float) -> Node:
+    """Test for a number within two, both included; of a property that is no number: unknown."""
 
-    name: str
-    texts: frozenset[str]
-    numbers: frozenset[float]
-    truths: frozenset[str] = frozenset()
-    """The texts of TRUE and FALSE, which are equal in any case."""
-    depth: int = 1
+    def decide(properties: Properties) -> Decision:
+        value = number_in(properties.get(name))
+        return None if value is None else lo <= value <= hi
 
-    def decide(self, properties: Properties) -> Decision:
-        """Compare with each constant as `=` does."""
-        value = properties.get(self.name)
+    return Node(decide)
+
+
+def in_list(name: str, constants: Iterable[Scalar]) -> Node:
+    """Test for one of some constants, as `=` does."""
+    texts, numbers, truths = set[str](), set[float](), set[str]()
+    for constant in constants:
+        if isinstance(constant, bool):  # The texts of TRUE and FALSE are equal in any case.
+            truths.add(_text(constant))
+        elif isinstance(constant, str):
+            texts.add(constant)
+        else:
+            numbers.add(constant)
+
+    def decide(properties: Properties) -> Decision:
+        value = properties.get(name)
         if value is None:
             return None
-        if value in self.texts or value.lower() in self.truths:
+        if value in texts or value.lower() in truths:
             return True
-        return bool(self.numbers) and number_in(value) in self.numbers
+        return bool(numbers) and number_in(value) in numbers
+
+    return Node(decide)
 
 
-@dataclass(frozen=True, slots=True)
-class TextTest:
-    """A property that has a text in it, at its beginning or at its end."""
+def text_test(name: str, kind: str, text: str) -> Node:
+    """Test, case-sensitively, for a text within a property, at its beginning or at its end."""
+    test = _TEXT_TESTS[kind]
 
-    name: str
-    kind: str
-    text: str
-    depth: int = 1
+    def decide(properties: Properties) -> Decision:
+        value = properties.get(name)
+        return None if value is None else test(value, text)
 
-    def decide(self, properties: Properties) -> Decision:
-        """Compare case-sensitively."""
-        value = properties.get(self.name)
-        return None if value is None else _TEXT_TESTS[self.kind](value, self.text)
+    return Node(decide)
 
 
-@dataclass(frozen=True, slots=True)
-class NullTest:
-    """A property that a message does not have."""
+def negation(inner: Node, depth: int) -> Node:
+    """Return the opposite; unknown stays unknown."""
 
-    name: str
-    depth: int = 1
-
-    def decide(self, properties: Properties) -> Decision:
-        """Whether the property is missing; never None."""
-        return self.name not in properties
-
-
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """TRUE or FALSE alone."""
-
-    is_true: bool
-    depth: int = 1
-
-    def decide(self, _properties: Properties) -> Decision:
-        """Return the same for every message."""
-        return self.is_true
-
-
-@dataclass(frozen=True, slots=True)
-class Negation:
-    """NOT."""
-
-    inner: "Node"
-    depth: int
-
-    def decide(self, properties: Properties) -> Decision:
-        """Return the opposite; None stays None."""
-        decision = self.inner.decide(properties)
+    def decide(properties: Properties) -> Decision:
+        decision = inner.decide(properties)
         return None if decision is None else not decision
 
+    return Node(decide, depth, inner.test_count)
 
-@dataclass(frozen=True, slots=True)
-class Junction:
-    """AND or OR of two or more."""
 
-    parts: tuple["Node", ...]
-    depth: int
-    deciding: bool
-    """What one part decides for all: False of AND, True of OR."""
+def junction(parts: Sequence[Node], depth: int, *, deciding: bool) -> Node:
+    """Join two or more by AND or OR; `deciding` is what one part decides for all: False of AND,
+    True of OR. If none does, one that is unknown makes all unknown."""
+    decides = [part.decide for part in parts]
 
-    def decide(self, properties: Properties) -> Decision:
-        """Return what a deciding part says, else None if one is unknown, else the opposite."""
-        deciding = self.deciding
+    def decide(properties: Properties) -> Decision:
         decision: Decision = not deciding
-        for part in self.parts:
-            of_part = part.decide(properties)
-            if of_part is deciding:
+        for of_part in decides:
+            decided = of_part(properties)
+            if decided is deciding:
                 return deciding
-            if of_part is None:
+            if decided is None:
                 decision = None
         return decision
 
-
-Node = Comparison | Between | InList | TextTest | NullTest | Truth | Negation | Junction
-
-
-def test_count(node: Node) -> int:
-    """Return how many tests a filter makes of a message at most: its cost."""
-    if isinstance(node, Negation):
-        return test_count(node.inner)
-    if isinstance(node, Junction):
-        return sum(map(test_count, node.parts))
-    return 1
+    return Node(decide, depth, sum(part.test_count for part in parts))
 
 
 def _value(operand: Operand, properties: Properties) -> Scalar | None:

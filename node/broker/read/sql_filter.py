@@ -6,7 +6,6 @@ were checked when they were appended, so lengths are believed.
 
 from typing import Final
 
-from node.broker.read.filter_tree import test_count
 from store import format as fmt
 from store.record.message import decode_properties, record_layout
 
@@ -23,7 +22,7 @@ class SqlFilter:
         from node.broker.read.filter_language import parse
 
         self._node: Final = parse(text)
-        self.test_count: Final = test_count(self._node)
+        self.test_count: Final = self._node.test_count
         """Tests of one record."""
 
     def keep(self, data: bytes) -> tuple[bytes, int]:

@@ -7,7 +7,7 @@ two callers that send the same one, before and after a change of leaders, send i
 
 from typing import Final
 
-from node.broker.append.attached import AttachedCommands
+from node.broker.append.attached import AttachedCommands, OnDecided
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.core.context import Context
@@ -16,7 +16,7 @@ from node.broker.retry.retry import QUEUE, read_record
 from node.config.limits import COMMAND_SIZE_BYTES_MAX
 from node.errors.common import BusyError, LimitReachedError, NodeError, UnknownGroupError
 from node.errors.groups import AlreadyResentError, MessageExpiredError
-from node.state.appends import Committed, Prepared
+from node.state.appends import Prepared
 from node.state.tables.dead_letters import DeadLettersTable
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import (
@@ -157,7 +157,7 @@ class DeadLetters:
         group, topic = mark.group, dead_letter_topic(mark.group)
         held = {(group, offset) for offset in mark.offsets}
 
-        def look(_prepared: Prepared) -> None:
+        def look(_prepared: Prepared) -> OnDecided:
             self._check_group(group)
             marks, (lo, hi) = self._marks(), self._range(group)
             if mark.offsets[0] < lo:  # The group was deleted and created again.
@@ -174,9 +174,7 @@ class DeadLetters:
             if len(runs) + len(others) > limit:  # Holds for any outcome of the others.
                 raise LimitReachedError("runs of resent dead letters", len(runs), limit)
             self._under_way.update(held)
-
-        def release(_committed: Committed | None) -> None:
-            self._under_way.difference_update(held)
+            return lambda _committed: self._under_way.difference_update(held)
 
         commands = self._own_appends.encode([Command(mark_resent=mark)])
-        return AttachedCommands(commands, 1, frozenset(), look, release, moves_stored=True)
+        return AttachedCommands(commands, 1, frozenset(), look, moves_stored=True)

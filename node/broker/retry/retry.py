@@ -6,11 +6,11 @@ it or nothing. A message is read from the log and never taken from the caller. T
 of delayed messages (`records.delayed`); `produce` owns a batch's way into the log.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
-from node.broker.append.attached import AttachedCommands
+from node.broker.append.attached import AttachedCommands, OnDecided
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.append.repeats import asked_digest, stored_rows
@@ -122,7 +122,7 @@ class Retry:
             cluster_id=request.cluster_id,
         )
         attached_commands = self._attached_commands(
-            request, commands, frozenset(queues), due_unix_ms
+            commands, frozenset(queues), due_unix_ms
         )._replace(asked=wanted)
         return self._answer(await self._produce.append(append, attached_commands))
 
@@ -147,12 +147,9 @@ class Retry:
         limit = self._own_appends.entry_size_bytes_max - _ROOM_SIZE_BYTES
         if len(moved) > limit:
             raise LimitExceededError("message to be tried again", len(moved), limit)
-        request = RetryLaterRequest(group=group, messages=[RetryMessage()])
-        await self._make_room(request)
+        await self._make_room(RetryLaterRequest(group=group))
         queues = frozenset({_queue_of(moved)})
-        attached_commands = self._attached_commands(
-            request, self._topics_of(group), queues, due_unix_ms
-        )
+        attached_commands = self._attached_commands(self._topics_of(group), queues, due_unix_ms)
         append = AppendRequest(records=moved, record_count=1)
         return await self._produce.append(append, attached_commands)
 
@@ -170,31 +167,24 @@ class Retry:
     # --- The parts of an entry ---
 
     def _attached_commands(
-        self,
-        request: RetryLaterRequest,
-        commands: list[Command],
-        queues: frozenset[QueueKey],
-        due_unix_ms: Sequence[int],
+        self, commands: list[Command], queues: frozenset[QueueKey], due_unix_ms: Sequence[int]
     ) -> AttachedCommands:
         """Return the commands of an entry, attached so that its offsets are noted meanwhile, and
         the messages that are held until due times."""
-        stored = {(row.topic, row.queue_id) for row in request.offsets}
-        under_way, context, account = ExitStack(), self._context, caller()
-        on_decided: Callable[[Committed | None], None]
+        context, account = self._context, caller()
 
-        def enter(_prepared: Prepared) -> None:
-            nonlocal on_decided
-            on_decided = context.makers.hold_delayed(account, due_unix_ms, context.unix_ms())
-            moves, group = context.moves, request.group
-            under_way.enter_context(moves.offsets.noted((group, *queue) for queue in stored))
-            under_way.enter_context(moves.groups.noted([group]))
+        def enter(_prepared: Prepared) -> OnDecided:
+            release = context.makers.hold_delayed(account, due_unix_ms, context.unix_ms())
+            moves = context.moves.begin(commands)
 
-        def leave(committed: Committed | None) -> None:
-            under_way.close()
-            on_decided(committed)
+            def leave(committed: Committed | None) -> None:
+                context.moves.end(moves)
+                release(committed)
+
+            return leave
 
         encoded = self._own_appends.encode(commands)
-        return AttachedCommands(encoded, len(commands), queues, enter, leave, moves_stored=True)
+        return AttachedCommands(encoded, len(commands), queues, enter, moves_stored=True)
 
     async def _make_room(self, request: RetryLaterRequest) -> None:
         """Create the group, each offset and a retry topic with an origin before the entry.

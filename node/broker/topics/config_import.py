@@ -11,8 +11,15 @@ from typing import Final
 
 from node.broker.core.context import Context
 from node.broker.core.offset_moves import commit_command
-from node.broker.topics.config_rows import group_in, members_of, offsets_in, row_of, topic_in
-from node.broker.topics.config_unused import unused_of_group, unused_of_topic
+from node.broker.topics.config_rows import (
+    group_in,
+    members_of,
+    offsets_in,
+    row_of,
+    topic_in,
+    unused_of_group,
+    unused_of_topic,
+)
 from node.errors.common import BadRequestError
 from node.state.checkpoint_tables import is_system_group
 from node.state.registry import load_table

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from node.broker.append.attached import AttachedCommands
+from node.broker.append.attached import AttachedCommands, OnDecided
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
 from node.broker.append.repeats import asked_digest
@@ -19,7 +19,7 @@ from node.broker.transactions.checks import Checks
 from node.broker.transactions.ends import COMMITTED, ROLLED_BACK, TransactionEnds
 from node.errors.common import BadRequestError, LimitReachedError, ReservedTopicError
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
-from node.runtime.accounts import Kind, caller
+from node.runtime.accounts import Charge, Kind, caller
 from node.state.appends import Committed, Prepared
 from node.state.tables.transactions import OpenTransaction
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
@@ -93,26 +93,26 @@ class TransactionCalls:
             begun_unix_ms=now_ms,
             check_unix_ms=now_ms + (wanted.check_after_ms or limits.transaction_check_after_ms),
         )
-        account, charge = caller(), None
+        account = caller()
 
-        def check(_prepared: Prepared) -> None:
-            nonlocal charge
+        def check(_prepared: Prepared) -> OnDecided:
             self._check(halves)
             charge = account.charge(Kind.TRANSACTIONS) if account is not None else None
             self._beginning_count += 1
-
-        def on_decided(committed: Committed | None) -> None:
-            self._beginning_count -= 1
-            if committed is not None:
-                position = committed.result.record_positions[0]
-                self.ends.hold(position, charge)
-                self.checks.on_begun(position)
-            elif charge is not None:
-                charge.release()
+            return partial(self._on_decided, charge)
 
         commands = self._own_appends.encode([Command(begin_transaction=begin)])
         digest = asked_digest(wanted.producer_group, wanted.check_after_ms)
-        return halves, AttachedCommands(commands, 1, _HALF_QUEUES, check, on_decided, asked=digest)
+        return halves, AttachedCommands(commands, 1, _HALF_QUEUES, check, asked=digest)
+
+    def _on_decided(self, charge: Charge | None, committed: Committed | None) -> None:
+        self._beginning_count -= 1
+        if committed is not None:
+            position = committed.result.record_positions[0]
+            self.ends.hold(position, charge)
+            self.checks.on_begun(position)
+        elif charge is not None:
+            charge.release()
 
     def _check(self, halves: Halves) -> None:
         """Raise for a transaction that could not be committed, or has no place in the table."""

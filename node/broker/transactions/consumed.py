@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from node.broker.append.attached import AttachedCommands
+from node.broker.append.attached import AttachedCommands, OnDecided
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
 from node.broker.append.repeats import asked_digest, stored_rows
@@ -67,19 +67,19 @@ class OffsetsUnderWay:
             self._check_group(request.consumed)
         except Refused as error:
             refusal = error
-        entered = ExitStack()
 
-        def check(_prepared: Prepared) -> None:
+        def check(_prepared: Prepared) -> OnDecided:
             if refusal is not None:  # Only here: the batch is no repeat of a stored one.
                 raise refusal
+            entered = ExitStack()
             entered.enter_context(self._noted(request.consumed))
+            return lambda _committed: entered.close()
 
         command = commit_command(request.consumed.group, request.consumed.offsets)
         attached_commands = AttachedCommands(
             self._own_appends.encode([command]),
             1,
             check=check,
-            on_decided=lambda _committed: entered.close(),
             asked=asked_digest(request.consumed.group, stored_rows(request.consumed.offsets)),
         )
         return self._produce.append(request, attached_commands)

@@ -169,8 +169,8 @@ async def test_a_message_that_is_given_up_is_not_given_up_again(tmp_path: Path) 
         pair.wire.loses_answers = True
         name = "ForwardMessageToDeadLetterQueue"
         calling = asyncio.ensure_future(pair.follower.call(name, request))
-        dead_letters = pair.leader.node.broker.pop.dead_letters
-        await eventually(lambda: dead_letters.dead_total == 1, "it is dead")
+        shared = pair.leader.node.broker.pop.shared
+        await eventually(lambda: shared.dead_total == 1, "it is dead")
         pair.wire.kill()
         assert (await calling).status.code == Code.PROXY_TIMEOUT
         begun = pair.leader.rocketmq.counters.begun

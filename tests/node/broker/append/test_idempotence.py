@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from node.config.limits import Limits
 from node.errors import common as errors
 from node.errors.translation import describe
-from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullRequest
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store.errors import Outcome
-from store.record.message import encode_message
+from store.record.message import Message, encode_message
+from tests.node.broker.append.test_produce import stored
 from tests.node.broker_fakes import Fixture, node_at, node_with, request
 from tests.node.links import run
+from tests.node.transaction_calls import hidden
 from tests.seeds import examples
-from tests.store.records import messages, numbers
 
 SMALL_WINDOW = replace(Limits(), producer_window_count=4, producer_count_max=2)
 
@@ -37,17 +38,6 @@ def place(receipt: AppendResponse) -> tuple[object, ...]:
         receipt.record_count,
         sorted(queues),
     )
-
-
-async def everything(node: Fixture) -> bytes:
-    response = await node.broker.pull(
-        PullRequest(topic="orders", max_count=10_000, max_size_bytes=1 << 21)
-    )
-    return response.records
-
-
-async def stored(node: Fixture) -> list[int]:
-    return numbers(await everything(node))
 
 
 @pytest.mark.parametrize("host", [("127.0.0.1", 8081), ("::1", 8081)])
@@ -251,7 +241,7 @@ def test_each_acked_batch_is_in_the_log_exactly_once(seed: int) -> None:
                 expected = {p.producer_id * 1000 + s for p in producers for s in range(12)}
                 assert set(counts) == expected
                 assert set(counts.values()) == {1}, "nothing is there twice"
-                check_receipts(await everything(node), producers)
+                check_receipts(hidden(node, "orders"), producers)
 
     run(work())
 
@@ -299,9 +289,9 @@ def send_some(
             sent.append((producer, sequence, node.broker.append_nowait(append)))
 
 
-def check_receipts(records: bytes, producers: list[Producer]) -> None:
+def check_receipts(stored_messages: list[Message], producers: list[Producer]) -> None:
     """Each receipt names the message that its batch held."""
-    by_offset = {message.queue_offset: message for message in messages(records)}
+    by_offset = {message.queue_offset: message for message in stored_messages}
     for producer in producers:
         for sequence, receipt in producer.acked.items():
             message = by_offset[receipt.queues[0].first_offset]

@@ -201,7 +201,7 @@ TIGHT = replace(Limits(), in_flight_count_max=1, parked_append_count_max=2, dela
 
 @pytest.mark.parametrize("feature", ASKED)
 @pytest.mark.parametrize("change", [delete, be_popped, drain, fill])
-@node_with(limits=TIGHT, topics={"orders": 2, "bills": 2})
+@node_with(limits=replace(TIGHT, delayed_count_max=2), topics={"orders": 2, "bills": 2})
 async def test_a_stored_batch_is_answered_whatever_the_state_says_of_a_new_one(
     node: Fixture, feature: str, change: Callable[[Fixture], Awaitable[None]]
 ) -> None:

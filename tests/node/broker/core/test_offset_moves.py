@@ -10,8 +10,10 @@ from node.config.limits import Limits
 from node.errors.common import BusyError, LimitReachedError, NodeError, NotAppliedError
 from node.errors.transactions import OffsetConflictError
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DeleteTopicRequest
+from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.pop_pb2 import AckRequest, ReceiveRequest
 from quorumlog.pb.retry_pb2 import ConfigFile, ImportConfigFilesRequest
+from tests.node.broker.retry.test_retry import given_back
 from tests.node.broker.transactions.test_consumed import (
     TOPICS,
     commit,
@@ -83,19 +85,48 @@ async def test_outputs_wait_while_something_else_moves_the_offset(
     assert not await stored(node, "bills")
 
 
+async def give_back(node: Fixture) -> Coroutine[Any, Any, object]:
+    row = GroupOffset(topic="orders", offset=2)  # Stored as 1, that of the message, at first.
+    return node.broker.retry.retry_later(given_back(1, offsets=[row]))
+
+
+async def commit_again(node: Fixture) -> Coroutine[Any, Any, object]:
+    await node.broker.groups.commit_offsets(plain(1))
+    return node.broker.groups.commit_offsets(plain(2))
+
+
+async def commit_as_expected(node: Fixture) -> Coroutine[Any, Any, object]:
+    return node.broker.consumed.commit_consumed(commit(offset(-1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("begin", "new", "refusal"),
+    [
+        (import_, 2, BusyError),
+        (give_back, 1, BusyError),
+        (commit_again, 2, BusyError),
+        (commit_as_expected, 2, OffsetConflictError),
+    ],
+)
 @node_with(topics=TOPICS)
-async def test_an_import_counts_although_its_caller_went(node: Fixture) -> None:
+async def test_a_call_counts_until_it_is_decided_although_its_caller_went(
+    node: Fixture, begin: Begin, new: int, refusal: type[Exception]
+) -> None:
     await node.append(0, 3)
-    gone = await node.written(await import_(node))
+    call = await begin(node)
+    stored_before = offsets_of(node).get("orders", {}).get(0, -1)
+    gone = await node.written(call)
     gone.cancel()
     await asyncio.wait({gone})
-    with pytest.raises(BusyError):
-        await node.broker.append(outputs(0, offset(-1, 3)))
+    with pytest.raises(refusal):
+        await node.broker.append(outputs(0, offset(stored_before, 3)))
     node.driver.release()
-    await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
+    moves = node.broker.context.moves
+    await eventually(lambda: offsets_of(node) == {"orders": {0: new}}, "it is applied")
+    await eventually(lambda: not moves.offsets, "it is decided")
     with pytest.raises(OffsetConflictError):
-        await node.broker.append(outputs(0, offset(-1, 3)))
-    await node.broker.append(outputs(0, offset(2, 3)))
+        await node.broker.append(outputs(0, offset(stored_before, 3)))
+    await node.broker.append(outputs(0, offset(new, 3)))
 
 
 @node_with(filled=10, topics=TOPICS)

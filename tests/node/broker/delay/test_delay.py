@@ -217,17 +217,6 @@ async def test_no_more_are_held_than_the_limit_says(node: Fixture) -> None:
     await send(node, *(delayed(n, DELAY="1") for n in (7, 8, 9)))
 
 
-@node_with(limits=replace(Limits(), delayed_count_max=1))
-async def test_a_batch_that_is_in_the_log_is_answered_although_it_would_be_refused_now(
-    node: Fixture,
-) -> None:
-    how = {"producer_id": 3, "sequence": 0}
-    first = await send(node, delayed(1, DELAY="1"), **how)
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-    again = await send(node, delayed(1, DELAY="1"), **how)
-    assert (again.is_duplicate, again.position) == (True, first.position)
-
-
 # --- Nowhere to go ---
 
 

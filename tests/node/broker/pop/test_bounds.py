@@ -187,4 +187,4 @@ async def test_a_dead_one_that_expires_before_it_is_moved_is_only_taken_out(node
     pass_time(node, 1_000)
     await eventually(lambda: not part(node).windows)
     assert f"%DLQ%{GROUP}" not in node.machine.state.topics
-    assert node.broker.pop.dead_letters.dead_total == 0
+    assert node.broker.pop.shared.dead_total == 0

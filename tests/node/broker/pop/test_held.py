@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.broker.pop import held
+from node.broker.pop import shared
 from node.errors.pop import QueueHeldError
 from quorumlog.pb.pop_pb2 import DescribePopRequest
 from store.errors import CorruptionError, DerivedFileError
@@ -64,7 +64,7 @@ async def test_only_the_queue_with_the_damage_waits_and_says_so(tmp_path: Path) 
         (reason,) = (await held_reasons(node)).values()
         assert (await held_reasons(node)).keys() == {DAMAGED_QUEUE}
         assert "CRC" in reason
-        assert len(node.broker.pop.shared.held) == 1
+        assert len(node.broker.pop.shared.held.reasons) == 1
         assert str(reports[0]) == reason
         await send(node, "b2", queue_id=2)
         assert bodies(await receive(node)) == ["b2"]
@@ -75,7 +75,7 @@ async def test_only_the_queue_with_the_damage_waits_and_says_so(tmp_path: Path) 
 
 @pytest.fixture
 def held_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "HELD_MS", 20)
+    monkeypatch.setattr(shared, "HELD_MS", 20)
 
 
 @pytest.mark.usefixtures("held_briefly")
@@ -83,7 +83,7 @@ async def test_a_waiting_receive_gets_the_message_after_its_repair(tmp_path: Pat
     async with damaged_at(tmp_path) as node:
         assert await ack(node, *await receive(node)) == 0
         assert await receive(node) == []
-        assert len(node.broker.pop.shared.held) == 1
+        assert len(node.broker.pop.shared.held.reasons) == 1
         flip(tmp_path)
         assert bodies(await receive(node, wait_ms=LONG_MS)) == [DAMAGED, "z1"]
         assert await held_reasons(node) == {}
@@ -102,10 +102,10 @@ async def test_in_flight_and_damaged_meanwhile_it_stays_in_flight(tmp_path: Path
         again = await ask(node, attempt_id="x", queue_id=DAMAGED_QUEUE)
         assert len(again.deliveries) == 2, "the same attempt gets what can be read"
         assert part(node).in_flight_count == 3
-        assert len(node.broker.pop.shared.held) == 1
+        assert len(node.broker.pop.shared.held.reasons) == 1
         pass_time(node, 5_000)
         with pytest.raises(QueueHeldError):
             await ask(node, queue_id=DAMAGED_QUEUE)
         assert part(node).in_flight_count == 3
         node.driver.lose()
-        await eventually(lambda: len(node.broker.pop.shared.held) == 0, "nothing is held")
+        await eventually(lambda: len(node.broker.pop.shared.held.reasons) == 0, "nothing is held")

@@ -78,7 +78,7 @@ async def test_a_dead_one_that_cannot_be_read_does_not_hold_up_the_others_and_is
 
     monkeypatch.setattr(store.reads, "pull", damaged_pull)
     pass_time(node, 5_000)
-    await eventually(lambda: node.broker.pop.dead_letters.dead_total == 2)
+    await eventually(lambda: node.broker.pop.shared.dead_total == 2)
     await eventually(lambda: len(damaged) >= 2)
     assert await dead_letters(node) == ["1", "3"]
     monkeypatch.setattr(store.reads, "pull", pull)
@@ -96,7 +96,7 @@ async def test_many_large_messages_that_are_dead_at_once_take_several_entries(
         await send(node, body)
     assert bodies(await receive(node)) == sent
     pass_time(node, 5_000)
-    await eventually(lambda: node.broker.pop.dead_letters.dead_total == len(sent))
+    await eventually(lambda: node.broker.pop.shared.dead_total == len(sent))
     assert part(node).windows == {}
 
 
@@ -357,7 +357,7 @@ async def test_after_the_last_delivery_a_message_is_a_dead_letter(node: Fixture)
     await eventually(lambda: offset_of(node) == 1)
     assert await dead_letters(node) == ["1"]
     assert bodies(await receive(node)) == ["2"]
-    assert node.broker.pop.dead_letters.dead_total == 1
+    assert node.broker.pop.shared.dead_total == 1
     assert await ack(node, *deliveries) == 0, "it is not in flight any more"
 
 
@@ -367,7 +367,7 @@ async def test_a_receive_before_the_timer_does_not_hand_a_dead_letter_out(node: 
     assert bodies(await receive(node, 1, queue_id=0)) == ["1"]
     node.clock.now_ms += 1_000  # The message is due, and the timer has not looked.
     assert bodies(await receive(node)) == ["2"]
-    await eventually(lambda: node.broker.pop.dead_letters.dead_total == 1)
+    await eventually(lambda: node.broker.pop.shared.dead_total == 1)
     assert await dead_letters(node) == ["1"]
 
 

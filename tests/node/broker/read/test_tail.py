@@ -9,21 +9,18 @@ import pytest
 
 from node.config.limits import Limits
 from node.errors import common as errors
-from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.log_pb2 import PullResponse, TailRequest
+from tests.node.broker.read.test_pull import (
+    FOUND,
+    LINEARIZABLE,
+    NO_NEW,
+    TOO_BIG,
+    TOO_SMALL,
+    waiting,
+)
 from tests.node.broker_fakes import Fixture, expire_some, node_with
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S
 from tests.store.records import batch, messages, numbers
-
-LINEARIZABLE = common_pb2.CONSISTENCY_LINEARIZABLE
-FOUND = log_pb2.PULL_STATUS_FOUND
-NO_NEW = log_pb2.PULL_STATUS_NO_NEW_MESSAGE
-TOO_SMALL = log_pb2.PULL_STATUS_OFFSET_TOO_SMALL
-TOO_BIG = log_pb2.PULL_STATUS_OFFSET_TOO_BIG
-
-
-async def waiting(node: Fixture, count: int) -> None:
-    await eventually(lambda: node.broker.parked.readers.used == count)
 
 
 def tail(node: Fixture, offset: int = 0, **how: Any) -> AsyncIterator[PullResponse]:

@@ -19,10 +19,8 @@ from tests.node.broker.transactions.test_consumed import (
     offset,
     offsets_of,
     outputs,
-    plain,
 )
 from tests.node.broker_fakes import Fixture, configure, node_at, node_with
-from tests.patience import eventually
 
 
 async def send_with_times(node: Fixture, *times: int) -> None:
@@ -38,36 +36,6 @@ async def test_a_count_below_zero_that_a_producer_wrote_is_none(node: Fixture) -
         assert (answer.retried_count, answer.dead_count) == (2, 0)
     held = node.log.store.reads.pull("rmq_sys_wheel_timer", 0, 0, max_count=1)
     assert decode_message(held.data).reconsume_times == 1
-
-
-@node_with(filled=10, topics=TOPICS)
-async def test_a_commit_counts_until_it_is_decided_although_its_caller_went(node: Fixture) -> None:
-    await node.broker.groups.commit_offsets(plain(1))
-    gone = await node.written(node.broker.groups.commit_offsets(plain(5)))
-    gone.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await gone
-    with pytest.raises(BusyError):  # 1 is stored still, and will not be.
-        await node.broker.append(outputs(0, offset(1, 3)))
-    node.driver.release()
-    await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
-    assert offsets_of(node) == {"orders": {0: 5}}
-    await node.broker.append(outputs(0, offset(5, 6)))
-
-
-@node_with(topics=TOPICS)
-async def test_a_first_offset_counts_although_its_caller_went(node: Fixture) -> None:
-    await node.append(0, 3)
-    call = node.broker.retry.retry_later(given_back(1, offsets=[committed(2)]))
-    gone = await node.written(call)
-    gone.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await gone
-    with pytest.raises(BusyError):
-        await node.broker.append(outputs(0, offset(-1, 2)))
-    node.driver.release()
-    await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
-    assert offsets_of(node, "readers") == {"orders": {0: 1}}
 
 
 @node_with(filled=10, topics=TOPICS)

@@ -151,30 +151,19 @@ async def test_settings_of_the_group_and_the_call_say_when_and_how_often(node: F
 
 async def test_a_repeated_call_gets_the_first_answer(node: Fixture) -> None:
     await node.append(0, 2)
-    how: dict[str, Any] = {"producer_id": 7, "offsets": [committed(1)]}
-    first = await node.broker.retry.retry_later(given_back(0, **how, is_dead=True))
-    again = await node.broker.retry.retry_later(given_back(0, **how, is_dead=True))
+    how: dict[str, Any] = {"producer_id": 7, "offsets": [committed(1)], "is_dead": True}
+    first = await node.broker.retry.retry_later(given_back(0, **how))
+    await configure(node, "readers", is_consume_enabled=False)  # A new one is refused.
+    again = await node.broker.retry.retry_later(given_back(0, **how))
     assert again.is_duplicate
     again.is_duplicate = False
     assert again == first
     with pytest.raises(SequenceReusedError):
-        await node.broker.retry.retry_later(given_back(0, 1, **how, is_dead=True))
+        await node.broker.retry.retry_later(given_back(0, 1, **how))
+    with pytest.raises(GroupDisabledError):
+        await node.broker.retry.retry_later(given_back(0, sequence=1, **how))
     assert len(queue(node, DEAD)) == 1
     assert node.broker.retry.dead_total == 1
-
-
-async def test_a_repeated_call_is_answered_though_it_would_be_refused_now(node: Fixture) -> None:
-    await node.append(0, 2)
-    call = given_back(0, producer_id=7, offsets=[committed(1)], is_dead=True)
-    await node.broker.retry.retry_later(call)
-    await configure(node, "readers", is_consume_enabled=False)
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-    again = await node.broker.retry.retry_later(call)
-    assert again.is_duplicate
-    assert again.dead_count == 1
-    call.sequence = 1
-    with pytest.raises(GroupDisabledError):
-        await node.broker.retry.retry_later(call)
 
 
 @pytest.mark.parametrize("keeps", [False, True])

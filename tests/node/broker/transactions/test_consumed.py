@@ -21,7 +21,6 @@ from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.transaction_pb2 import CommitConsumedRequest, ConsumedOffset, ConsumedOffsets
 from tests.node.broker_fakes import Fixture, node_with, request
 from tests.node.transaction_calls import stored
-from tests.patience import eventually
 
 GROUP = "readers"
 
@@ -114,14 +113,6 @@ async def test_offsets_cut_off_by_a_new_leader_count_no_more(node: Fixture) -> N
 
 
 @node_with(filled=10, topics=TOPICS)
-async def test_a_repeated_batch_is_the_first_one(node: Fixture) -> None:
-    first = await node.broker.append(outputs(0, offset(-1, 3), producer_id=7))
-    again = await node.broker.append(outputs(0, offset(-1, 3), producer_id=7))
-    assert (again.is_duplicate, again.position) == (True, first.position)
-    assert len(await stored(node, "bills")) == 1
-
-
-@node_with(filled=10, topics=TOPICS)
 async def test_a_commit_without_a_condition_makes_others_wait(node: Fixture) -> None:
     unconditional = await node.written(node.broker.groups.commit_offsets(plain(2)))
     with pytest.raises(BusyError, match="commits of orders/0 by readers"):
@@ -133,17 +124,6 @@ async def test_a_commit_without_a_condition_makes_others_wait(node: Fixture) -> 
     await node.broker.append(outputs(0, offset(2, 3)))
     await node.broker.groups.delete_group(DeleteGroupRequest(group=GROUP))
     await node.broker.append(outputs(1, offset(-1, 1)))
-
-
-@node_with(filled=10, topics=TOPICS)
-async def test_a_caller_that_goes_leaves_its_commit_under_way(node: Fixture) -> None:
-    call = await node.written(node.broker.consumed.commit_consumed(commit(offset(-1, 3))))
-    call.cancel()
-    await asyncio.wait({call})
-    with pytest.raises(OffsetConflictError):
-        await node.broker.append(outputs(0, offset(-1, 3)))
-    node.driver.release()
-    await eventually(lambda: offsets_of(node) == {"orders": {0: 3}}, "it is applied")
 
 
 @node_with(

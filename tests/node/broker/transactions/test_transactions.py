@@ -228,13 +228,6 @@ async def test_a_deleted_topic_leaves_a_transaction_open(node: Fixture) -> None:
     assert len(await stored(node)) == 1
 
 
-async def test_a_retry_of_half_messages_begins_one_transaction(node: Fixture) -> None:
-    first = await node.broker.append(halves(0, 1, producer_id=9))
-    again = await node.broker.append(halves(0, 1, producer_id=9))
-    assert (again.is_duplicate, again.position) == (True, first.position)
-    assert list(part(node).open) == [first.position]
-
-
 async def test_a_producer_is_asked_until_it_answers(node: Fixture) -> None:
     transaction_id = await begun(node, 4, 6)
     async with producer(node) as stream:
