@@ -16,7 +16,7 @@ from typing import Final, Generic, Self
 from store.config import StoreConfig
 from store.derived.keys.index_files import IndexFiles
 from store.derived.queues.consume_queues import ConsumeQueues
-from store.durability.checkpoint import Checkpoint, DurableTimes
+from store.durability.checkpoint import Checkpoint, CheckpointValues, DurableTimes
 from store.durability.fatal import FirstCause
 from store.durability.flush import FlushService
 from store.durability.flush_schedule import FlushRules
@@ -25,7 +25,7 @@ from store.durability.mark_keeper import MarkKeeper
 from store.errors import BusyError, ClosedError, StoreError, StoreFullError, SyncFailedError
 from store.files import checksum, failpoints
 from store.files.file_system import FileSystem
-from store.log.put_lock import make_put_lock
+from store.log.put_lock import PutLock
 from store.maintenance.retention import Retention, RetentionPolicy
 from store.opening import (
     LogT_co,
@@ -87,7 +87,7 @@ class Engine(Generic[LogT_co]):
         """Whether `close` began. Changed under the put lock."""
         self._lock: Final = lock
         self._is_replica: Final = bool(kind.meta_name)
-        self.put_lock: Final = make_put_lock(config.put_lock, config.put_lock_timeout_ms)
+        self.put_lock: Final = PutLock(config.put_lock, config.put_lock_timeout_ms)
         """Held by the one writer of the log."""
         self.derived_lock: Final = threading.Lock()
         """Held while derived files are synced and the mark is written, and while they are cut:
@@ -252,9 +252,7 @@ class Engine(Generic[LogT_co]):
     def save_times(self, position: int) -> None:
         """Write the newest store time up to a durable position into the checkpoint."""
         unix_ms = self.times.up_to(position)
-        self.checkpoint.advance(
-            physic_unix_ms=unix_ms, logics_unix_ms=unix_ms, index_unix_ms=unix_ms
-        )
+        self.checkpoint.advance(CheckpointValues(unix_ms, unix_ms, unix_ms))
         self.checkpoint.save()
 
     def stats(self) -> StoreStats:

@@ -444,7 +444,10 @@ class Ledger(LedgerReader):
         return iter(newest) if lo >= hi else chain(newest, record_runs(self, lo, hi))
 
     def entry_runs(self, records: bytes) -> list[EntryRun]:
-        """Return the entries of records; see `RecordLog.entry_runs`."""
+        """Return the entries of records that were read and lie back to back.
+
+        Raises PositionRangeError for records that expired meanwhile, CorruptionError.
+        """
         return entry_runs(self, records)
 
     def place_of(self, index: int) -> int:
