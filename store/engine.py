@@ -19,7 +19,6 @@ from store.derived.queues.consume_queues import ConsumeQueues
 from store.durability.checkpoint import Checkpoint, CheckpointValues, DurableTimes
 from store.durability.fatal import FirstCause
 from store.durability.flush import FlushService
-from store.durability.flush_schedule import FlushRules
 from store.durability.identity import DirectoryLock, RunMarker
 from store.durability.mark_keeper import MarkKeeper
 from store.errors import BusyError, ClosedError, StoreError, StoreFullError, SyncFailedError
@@ -149,10 +148,11 @@ class Engine(Generic[LogT_co]):
         self.marks = MarkKeeper(self.mark, log.last_index_before)
         self.flush_service = FlushService(
             log,
-            FlushRules.from_config(config),
+            config,
             on_fatal=self.on_fatal,
             committer=self._pooled,
-            sink=self.marks,
+            on_synced=self.marks.on_synced,
+            on_settled=self.marks.on_settled,
             counters=self.counters,
         )
         self.retention = Retention(

@@ -78,10 +78,6 @@ class Checkpoint:
         """
         self.values = CheckpointValues(*map(max, self.values, durable))
 
-    def lower(self, limits: CheckpointValues) -> None:
-        """Lower fields to the values left after a cut; in memory only until `save`."""
-        self.values = CheckpointValues(*map(min, self.values, limits))
-
     def save(self) -> bool:
         """Write and sync the values if they changed; return whether they did. Durable on return.
 
@@ -144,9 +140,3 @@ class DurableTimes:
                 # The next append may carry the newest millisecond again.
                 self._durable_unix_ms = unix_ms - (unix_ms == self._newest_unix_ms)
             return self._durable_unix_ms
-
-    def cut(self, position: int) -> None:
-        """Forget the samples beyond a truncation."""
-        with self._lock:
-            while self._samples and self._samples[-1][0] > position:
-                self._samples.pop()

@@ -13,7 +13,7 @@ from store.durability.durable_mark import DurableMark
 
 
 class MarkKeeper:
-    """A `RoundSink` of the flush thread; the maintenance thread reports the derived files."""
+    """The sinks of the flush thread; the maintenance thread reports the derived files."""
 
     def __init__(self, mark: DurableMark, last_index: Callable[[int], int]) -> None:
         """Take the mark; `last_index(position)` is that of the last entry up to a position."""

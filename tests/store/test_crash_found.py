@@ -32,7 +32,7 @@ from tests.store.records import PAGE, batch, record
 def test_a_round_with_nothing_to_flush_restarts_the_interval(has_pool: bool) -> None:
     """An idle store had its flush thread spinning, which took a whole core."""
     clock = Clock()
-    rules = dataclasses.replace(RULES, interval_ms=500)
+    rules = dataclasses.replace(RULES, flush_interval_ms=500)
     service = FlushService(FakeLog(is_free=True), rules, on_fatal=never, monotonic_ns=clock)
     clock.now_ms += 500
     assert service._schedule.wait_ms(clock.now_ms, has_pool) <= 0, "the interval has passed"

@@ -19,7 +19,7 @@ FS = FileSystem()
 
 def test_the_file_is_rocketmqs(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open(FS, str(tmp_path))
-    checkpoint.advance(CheckpointValues(physic_unix_ms=5, logics_unix_ms=4, index_unix_ms=3, master_flushed_position=2))
+    checkpoint.advance(CheckpointValues(5, 4, 3, 2))
     checkpoint.advance(CheckpointValues(confirm_position=1))
     checkpoint.close()
     data = (tmp_path / FILE_NAME).read_bytes()
@@ -44,13 +44,11 @@ def test_a_short_file_counts_as_zero_and_is_made_whole(tmp_path: Path) -> None:
     assert Checkpoint.open(FS, str(tmp_path)).values.physic_unix_ms == 7
 
 
-def test_fields_only_move_forward_except_by_a_cut(tmp_path: Path) -> None:
+def test_fields_only_move_forward(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open(FS, str(tmp_path))
     checkpoint.advance(CheckpointValues(physic_unix_ms=50, logics_unix_ms=50))
     checkpoint.advance(CheckpointValues(physic_unix_ms=40, logics_unix_ms=60))
     assert checkpoint.values == CheckpointValues(50, 60)
-    checkpoint.lower(CheckpointValues(55, 30, 99, 99, 99))
-    assert checkpoint.values == CheckpointValues(50, 30)
     checkpoint.close()
 
 
@@ -141,15 +139,8 @@ def test_samples_are_bounded_and_forgetting_is_safe() -> None:
     assert times.up_to(990) == 98, "the newest millisecond may come again"
 
 
-def test_a_cut_forgets_what_it_removed() -> None:
+def test_samples_come_in_the_order_of_the_log() -> None:
     times = DurableTimes()
-    times.note(10, 1)
-    times.note(20, 2)
-    times.note(30, 3)
-    times.cut(20)
-    times.note(25, 4)
-    assert times.up_to(20) == 2
-    assert times.up_to(25) == 3
     times.note(50, 6)
     with pytest.raises(AssertionError, match="noted 49 after"):
         times.note(49, 7)

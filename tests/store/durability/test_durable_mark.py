@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
+from store.config import StoreConfig
 from store.durability.durable_mark import FILE_NAME, UNKNOWN_COUNT, DurableMark, Mark, decode_slot
 from store.durability.flush import FlushService
-from store.durability.flush_schedule import FlushRules
 from store.durability.mark_keeper import MarkKeeper
 from store.errors import CorruptionError, LayoutError, StoreError, SyncFailedError
 from store.files import failpoints
@@ -23,7 +23,7 @@ from tests.store.power_loss import PAGE, PowerLossFileSystem
 FS = FileSystem()
 SLOT_AT = (0, 4096)
 SLOT_SIZE_BYTES = 68
-RULES = FlushRules(4 * PAGE, 500, 0, 10_000, 1_000, 200, 4, 200)
+CONFIG = StoreConfig(file_size_bytes=4 * PAGE)
 
 
 def publish(mark: DurableMark, position: int, now_ms: int = 0) -> None:
@@ -74,7 +74,12 @@ class MarkedLog:
         )
         self.now_ms = 0
         self.service = FlushService(
-            self.queue, RULES, on_fatal=self.on_fatal, sink=self, monotonic_ns=self.monotonic_ns
+            self.queue,
+            CONFIG,
+            on_fatal=self.on_fatal,
+            on_synced=self.publish,
+            on_settled=self.mark.maybe_sync,
+            monotonic_ns=self.monotonic_ns,
         )
         self.expected = bytearray()
         self.acked_position = 0
@@ -88,14 +93,8 @@ class MarkedLog:
     def on_fatal(self, cause: BaseException) -> None:
         raise cause
 
-    def on_synced(self, flushed_position: int) -> None:
-        self.publish(flushed_position)
-
     def publish(self, position: int) -> None:
         self.mark.publish(Mark(position, position // 10, position, position), self.now_ms)
-
-    def on_settled(self, now_ms: int) -> None:
-        self.mark.maybe_sync(now_ms)
 
     def append(self) -> None:
         data = self.random.randbytes(self.random.choice([10, 100, PAGE, 2 * PAGE]))

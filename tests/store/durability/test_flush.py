@@ -232,7 +232,10 @@ def test_a_failing_sync_with_a_callback_that_raises_still_reaches_the_owner() ->
 
 def test_the_mark_is_written_after_the_sync_and_before_anybody_is_told() -> None:
     log = FakeLog(is_free=True)
-    service = FlushService(log, RULES, on_fatal=never, sink=Sink(log.events))
+    sink = Sink(log.events)
+    service = FlushService(
+        log, RULES, on_fatal=never, on_synced=sink.on_synced, on_settled=sink.on_settled
+    )
     answers = Answers(log)
     service.request(log.append(), answers.callback(10))
     service.run_round()
@@ -244,8 +247,6 @@ def test_the_mark_is_written_after_the_sync_and_before_anybody_is_told() -> None
 
 def test_no_waiter_passes_between_the_sync_and_the_mark() -> None:
     log = FakeLog(is_free=True)
-    sink = Sink(log.events)
-    service = FlushService(log, RULES, on_fatal=never, sink=sink)
     seen: list[object] = []
 
     def on_synced(flushed_position: int) -> None:
@@ -254,7 +255,7 @@ def test_no_waiter_passes_between_the_sync_and_the_mark() -> None:
         thread.join(PATIENCE_S)
         seen.append(results[0])
 
-    sink.on_synced = on_synced  # type: ignore[method-assign]
+    service = FlushService(log, RULES, on_fatal=never, on_synced=on_synced)
     log.append()
     service.wake()
     assert service.run_round()
@@ -266,7 +267,7 @@ def test_a_mark_that_cannot_be_written_is_fatal() -> None:
     log, fatal, answers = FakeLog(is_free=True), Fatal(), Answers()
     sink = Sink(log.events)
     sink.error = SyncFailedError("marks", errno.EIO)
-    service = FlushService(log, RULES, on_fatal=fatal, sink=sink)
+    service = FlushService(log, RULES, on_fatal=fatal, on_synced=sink.on_synced)
     service.request(log.append(), answers.callback(10))
     assert not service.run_round()
     assert isinstance(answers.got[0][1], SyncFailedError)
@@ -279,7 +280,7 @@ def test_a_mark_that_cannot_be_written_is_fatal() -> None:
 def test_a_sync_on_the_callers_thread_is_durable_on_return() -> None:
     log = FakeLog(is_free=True)
     sink = Sink(log.events)
-    service = FlushService(log, RULES, on_fatal=never, sink=sink)
+    service = FlushService(log, RULES, on_fatal=never, on_synced=sink.on_synced)
     log.append(100)
     assert service.sync_here()
     assert (service.durable_position, log.sync_count) == (100, 1)

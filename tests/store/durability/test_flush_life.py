@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
+from store.config import StoreConfig
 from store.durability.flush import FlushService
-from store.durability.flush_schedule import FlushRules, FlushSchedule
+from store.durability.flush_schedule import FlushSchedule
 from store.errors import (
     ClosedError,
     PositionRangeError,
@@ -30,7 +31,7 @@ from tests.store.flush_fakes import (
 
 def test_a_truncation_waits_for_the_round_and_refuses_what_was_cut() -> None:
     log = FakeLog()
-    service = FlushService(log, RULES, on_fatal=never, sink=Sink(log.events))
+    service = FlushService(log, RULES, on_fatal=never, on_synced=Sink(log.events).on_synced)
     answers = Answers()
     service.start()
     service.request(log.append(), answers.callback(10))
@@ -178,16 +179,7 @@ class FakeCommitter:
         return self.wrote_position
 
 
-ASYNC = FlushRules(
-    file_size_bytes=1 << 20,
-    interval_ms=500,
-    least_pages=4,
-    thorough_interval_ms=10_000,
-    settle_interval_ms=1_000,
-    commit_interval_ms=200,
-    commit_least_pages=4,
-    commit_thorough_interval_ms=600,
-)
+ASYNC = StoreConfig(file_size_bytes=1 << 20, flush="async", commit_thorough_interval_ms=600)
 
 
 def test_the_thread_begins_a_round_by_itself_when_the_timer_is_due() -> None:

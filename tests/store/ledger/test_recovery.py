@@ -231,9 +231,6 @@ def test_only_files_from_the_mark_on_are_read(tmp_path: Path) -> None:
         assert (ledger.tail, ledger.term_runs()) == (tail, runs), "older terms are looked up"
         assert len(runs) > 10
         ledger.close()
-    ledger, report = open_ledger(tmp_path, 6 * FILE, scan_from_position=FILE)
-    assert report.scanned_from_position == FILE
-    ledger.close()
 
 
 @pytest.mark.parametrize("what", ["first entry", "entry before", "unit before"])
