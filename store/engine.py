@@ -27,12 +27,12 @@ from store.files.file_system import FileSystem
 from store.log.put_lock import PutLock
 from store.maintenance.retention import Retention, RetentionPolicy
 from store.opening import (
+    Directory,
     LogT_co,
     OpenLog,
     Progress,
     Recovery,
     check_owner,
-    known_good_position,
     make_files,
     newest_unix_ms,
     open_derived,
@@ -107,10 +107,9 @@ class Engine(Generic[LogT_co]):
         )
         self.mark = open_marks(fs, root, config, last_run)
         undo.callback(self.mark.close)
-        mark = self.mark.mark
-        opened = kind.open_log(fs, root, config, files, mark, last_run)
-        self.log = opened.log
-        log = opened.log
+        directory = Directory(fs, root, config, files, self.mark.mark, last_run)
+        opened = kind.open_log(directory)
+        log = self.log = opened.log
         undo.callback(log.close)
         self.queues = ConsumeQueues(fs, root, config)
         self.index = IndexFiles(fs, root, config)
@@ -132,8 +131,8 @@ class Engine(Generic[LogT_co]):
         self.recovery = Recovery(
             was_clean=last_run.was_clean,
             same_boot=last_run.same_boot,
-            known_good_position=known_good_position(mark, last_run),
-            end_position=opened.end_position,
+            known_good_position=directory.known_good_position,
+            end_position=log.max_position,
             scanned_size_bytes=opened.scanned_size_bytes,
             cut_size_bytes=opened.cut_size_bytes,
             cut_reason=opened.cut_reason,
@@ -152,7 +151,7 @@ class Engine(Generic[LogT_co]):
             on_fatal=self.on_fatal,
             committer=self._pooled,
             on_synced=self.marks.on_synced,
-            on_settled=self.marks.on_settled,
+            on_settled=self.mark.maybe_sync,
             counters=self.counters,
         )
         self.retention = Retention(
@@ -221,13 +220,15 @@ class Engine(Generic[LogT_co]):
             self.on_fatal(error)
             raise
 
-    def count_failure(self, error: StoreError) -> None:
-        """Count an append that was refused."""
+    def refuse(self, error: StoreError) -> None:
+        """Count an append that was refused; a failed sync, of a new file, is fatal."""
         self.counters.put_failed_count += 1
         if isinstance(error, BusyError):
             self.counters.busy_count += 1
         elif isinstance(error, StoreFullError):
             self.counters.store_full_count += 1
+        elif isinstance(error, SyncFailedError):
+            self.on_fatal(error)
 
     def sync_derived(self) -> int:
         """Make the derived files durable and write the mark; return the position they reach."""

@@ -117,9 +117,7 @@ class Store:
             finally:
                 lock.release()
         except StoreError as error:
-            engine.count_failure(error)
-            if isinstance(error, SyncFailedError):  # Of a new file.
-                engine.on_fatal(error)
+            engine.refuse(error)
             raise
         except AssertionError as error:
             engine.on_fatal(error)

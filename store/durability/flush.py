@@ -90,7 +90,7 @@ class FlushService:
         on_fatal: Callable[[BaseException], None],
         committer: Committer | None = None,
         on_synced: Callable[[int], None] = lambda position: None,
-        on_settled: Callable[[int], None] = lambda now_ms: None,
+        on_settled: Callable[[int], object] = lambda now_ms: None,
         counters: StoreCounters | None = None,
         request_count_max: int = FLUSH_REQUEST_COUNT_MAX,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,

@@ -213,6 +213,13 @@ class FileSystem:
             except FileNotFoundError:
                 return []
 
+    def remove_files(self, directory: str) -> None:
+        """Remove all files of a directory, the last one first, durably; make it if need be."""
+        for name in reversed(self.list_directory(directory)):
+            self.unlink(os.path.join(directory, name))
+        self.make_directory(directory)
+        self.sync_directory(directory)
+
     def read_file(self, path: str, size_bytes_max: int | None = None) -> bytes:
         """Return the bytes of a small file, up to a size. Raises FileSystemError."""
         fd = self.open(path, read_only=True)

@@ -14,7 +14,6 @@ import mmap
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final
 
 from store import format as fmt
@@ -60,12 +59,7 @@ class View:
     def __enter__(self) -> memoryview:
         return self.data
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -433,7 +427,8 @@ class PreparedFile:
     def discard(self) -> None:
         """Close the file and remove its temporary name."""
         self._fs.close(self._fd)
-        _remove_partial(self._fs, self._temporary)
+        if os.path.exists(self._temporary):
+            self._fs.unlink(self._temporary)
 
 
 def prepare_file(
@@ -501,11 +496,6 @@ def create_file(
     prepared = prepare_file(fs, directory, position, size_bytes, warm_up=warm_up)
     assert prepared is not None, "cancelled without a canceller"
     return prepared.publish()
-
-
-def _remove_partial(fs: FileSystem, path: str) -> None:
-    if os.path.exists(path):
-        fs.unlink(path)
 
 
 def open_file(fs: FileSystem, directory: str, name: str, size_bytes: int) -> MappedFile:

@@ -11,7 +11,7 @@ from typing import Final
 
 from store import format as fmt
 from store.engine import Engine, StoreKind
-from store.errors import CorruptionError, StoreError, SyncFailedError
+from store.errors import CorruptionError, StoreError
 from store.files.failpoints import hit
 from store.ledger.entry import KIND_DATA, ChainLink
 from store.ledger.ledger import Deletion, Ledger, PreparedEntry
@@ -65,14 +65,12 @@ class ReplicaStore(ReplicatedStore[Ledger]):
             size_bytes = len(batch) + _HEADER
             has_room = ledger.has_room_at_hand(size_bytes)
             if not has_room:
-                self._poll_files(ledger.file_count_for(size_bytes))
+                self._poll_files(ledger.files.file_count_for(size_bytes))
             now, last = engine.clock(), self._last_store_unix_ms
             now = now if now > last else last
             return ledger.prepare(KIND_DATA, batch, now_unix_ms=now, has_room=has_room)
         except StoreError as error:
-            engine.count_failure(error)
-            if isinstance(error, SyncFailedError):
-                engine.on_fatal(error)
+            engine.refuse(error)
             raise
 
     def append_prepared(self, prepared: PreparedEntry, term: int) -> AppendResult:

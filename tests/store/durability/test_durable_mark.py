@@ -11,7 +11,6 @@ import pytest
 from store.config import StoreConfig
 from store.durability.durable_mark import FILE_NAME, UNKNOWN_COUNT, DurableMark, Mark, decode_slot
 from store.durability.flush import FlushService
-from store.durability.mark_keeper import MarkKeeper
 from store.errors import CorruptionError, LayoutError, StoreError, SyncFailedError
 from store.files import failpoints
 from store.files.checksum import crc32c
@@ -273,20 +272,6 @@ def test_the_mark_is_synced_once_an_interval_and_at_close(tmp_path: Path) -> Non
     assert calls["durable_mark.write"] == 3
 
 
-def test_the_mark_is_synced_once_everybody_was_told(tmp_path: Path) -> None:
-    """Who keeps it asks for that after each round: a power loss takes one interval at most."""
-    mark = DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=True)
-    keeper = MarkKeeper(mark, lambda position: position // 10)
-    synced = []
-    for now_ms in (5000, 5999, 6000):
-        keeper.on_synced(now_ms)
-        with failpoints.census() as calls:
-            keeper.on_settled(now_ms)
-        synced.append(calls.get("fs.sync", 0))
-    assert synced == [1, 0, 1]
-    mark.close()
-
-
 def test_a_slot_whose_fields_contradict_each_other_is_none() -> None:
     """Its checksum is right, so no disk did it: an opening must not trip over it."""
 
@@ -307,7 +292,7 @@ def test_no_field_falls_without_a_cut(tmp_path: Path, field: int) -> None:
     values[field] -= 1
     with pytest.raises(AssertionError, match="the mark falls"):
         mark.publish(Mark(*values), now_ms=0)
-    assert mark.mark.positions == (100, 10, 50, 40)
+    assert mark.mark[:4] == (100, 10, 50, 40)
     mark.close()
 
 

@@ -235,7 +235,7 @@ def test_room_at_hand_is_that_of_the_data_and_of_the_index(ledger: Ledger) -> No
         ledger.append_entry(KIND_NO_OP, 1, b"")
     left = FILE - fmt.BLANK_SIZE_BYTES_MIN - ledger.max_position
     assert ledger.has_room_at_hand(125 * 48)
-    assert (ledger.file_count_for(left), ledger.file_count_for(left + 1)) == (0, 2)
+    assert (ledger.files.file_count_for(left), ledger.files.file_count_for(left + 1)) == (0, 2)
     for _ in range(126):
         ledger.append_entry(KIND_NO_OP, 1, b"")
     assert not ledger.has_room_at_hand(48), "the last file of the index is full"
@@ -247,7 +247,7 @@ def test_room_at_hand_is_that_of_the_data_and_of_the_index(ledger: Ledger) -> No
 def test_reserved_room_is_enough_for_the_smallest_entries(ledger: Ledger) -> None:
     for _ in range(127):
         ledger.append_entry(KIND_NO_OP, 1, b"")
-    ledger.reserve(2 * 48, ledger.file_count_for(2 * 48))
+    ledger.reserve(2 * 48, ledger.files.file_count_for(2 * 48))
     with failpoints.armed("fs.allocate=ENOSPC@1+"):
         for _ in range(2):
             ledger.append_entry(KIND_NO_OP, 1, b"")
