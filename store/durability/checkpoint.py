@@ -59,7 +59,10 @@ class Checkpoint:
         """
         path = os.path.join(directory, FILE_NAME)
         if not os.path.exists(path):
-            _create(fs, directory, path)
+            temporary = path + TEMPORARY_SUFFIX
+            fs.write_file(temporary, bytes(fmt.CHECKPOINT_SIZE_BYTES))
+            fs.rename(temporary, path)
+            fs.sync_directory(directory)
         fd = fs.open(path)
         try:
             values = CheckpointValues()
@@ -97,13 +100,6 @@ class Checkpoint:
             self.save()
         finally:
             self._fs.close(self._fd)
-
-
-def _create(fs: FileSystem, directory: str, path: str) -> None:
-    temporary = path + TEMPORARY_SUFFIX
-    fs.write_file(temporary, bytes(fmt.CHECKPOINT_SIZE_BYTES))
-    fs.rename(temporary, path)
-    fs.sync_directory(directory)
 
 
 class DurableTimes:

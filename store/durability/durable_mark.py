@@ -114,20 +114,13 @@ class DurableMark:
         _check(mark)
         path = os.path.join(directory, FILE_NAME)
         temporary = path + TEMPORARY_SUFFIX
-        if os.path.exists(temporary):
-            fs.unlink(temporary)
-        fd = fs.open(temporary, create=True)
-        try:
-            fs.write_at(fd, temporary, 0, bytes(FILE_SIZE_BYTES))
-            for sequence, at in enumerate(SLOT_AT, 1):
-                fs.write_at(fd, temporary, at, _encode(sequence, mark))
-            fs.sync(fd, temporary)
-            fs.rename(temporary, path)
-            fs.sync_directory(directory)
-        except BaseException:
-            fs.close(fd)
-            raise
-        made = cls(fs, path, fd, interval_ms)
+        data = bytearray(FILE_SIZE_BYTES)
+        for sequence, at in enumerate(SLOT_AT, 1):
+            data[at : at + SLOT_SIZE_BYTES] = _encode(sequence, mark)
+        fs.write_file(temporary, bytes(data))
+        fs.rename(temporary, path)
+        fs.sync_directory(directory)
+        made = cls(fs, path, fs.open(path), interval_ms)
         made.mark, made._sequence, made._slot = mark, len(SLOT_AT), 0
         return made
 

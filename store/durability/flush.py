@@ -164,21 +164,21 @@ class FlushService:
         """
         self._enqueue(position, callback)
 
-    def request_all(self, callback: Callback) -> None:
+    def request_all(self, callback: Callback, hi: int | None = None) -> None:
         """As `request`, for everything that was appended before the call and not cut since.
 
         A cut does not refuse this request: the bytes that are left are asked for again. The
         callback then gets None, a SyncFailedError or a ClosedError.
         """
-        self._request_up_to(self._log.max_position, callback)
+        end = self._log.max_position
+        position = end if hi is None else min(hi, end)
 
-    def _request_up_to(self, position: int, callback: Callback) -> None:
         def on_done(error: StoreError | None) -> None:
             if not isinstance(error, PositionRangeError):
                 callback(error)
                 return
             try:
-                self._request_up_to(min(position, self._log.max_position), callback)
+                self.request_all(callback, position)
             except StoreError as refused:
                 callback(refused)
 

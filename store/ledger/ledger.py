@@ -671,7 +671,13 @@ class Ledger(LedgerReader):
         self.index.load()
         if is_resetting:
             self._reset_files()
-        self._check_files()
+        files = self.files
+        if not files.files and start.file_position == start.end_position == 0:
+            return
+        expected = fmt.file_name(start.file_position)
+        first_file = fmt.file_name(files.min_position) if files.files else "none"
+        if first_file != expected:  # The data begin elsewhere than the log.
+            raise LayoutError(files.directory, f"{expected} as the first file", first_file)
 
     def _delete_expired(self, file_position: int) -> None:
         """Finish a deletion that a crash or an error stopped, whatever it has left of its files.
@@ -685,16 +691,6 @@ class Ledger(LedgerReader):
             for name in expired:
                 self._fs.unlink(os.path.join(directory, name))
             self._fs.sync_directory(directory)
-
-    def _check_files(self) -> None:
-        """Refuse data files that begin elsewhere than the log."""
-        start, files = self.start, self.files
-        if not files.files and start.file_position == start.end_position == 0:
-            return
-        expected = fmt.file_name(start.file_position)
-        first_file = fmt.file_name(files.min_position) if files.files else "none"
-        if first_file != expected:
-            raise LayoutError(files.directory, f"{expected} as the first file", first_file)
 
     def adopt(self, tail: LedgerTail, runs: TermRuns) -> None:
         """Take over the end and the terms that recovery found; for `recover_ledger` only."""

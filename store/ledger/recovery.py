@@ -121,7 +121,10 @@ def _recover(
     ledger.adopt(LedgerTail(walk.link, walk.end_position), _term_runs(ledger, begin, walk))
     if walk.link == ledger.start.link:
         ledger.restore_start()
-    cut_size_bytes = dirty_hi - walk.end_position
+    cut_size_bytes, problem = dirty_hi - walk.end_position, walk.problem
+    reason = "a blank without an entry behind it"
+    if problem is not None:
+        reason = f"{problem.field} is {problem.actual}, expected {problem.expected}"
     return LedgerRecoveryReport(
         scanned_from_position=begin.position,
         scanned_size_bytes=walk.scanned_size_bytes,
@@ -130,16 +133,9 @@ def _recover(
         last_index=walk.link.entry_index,
         cut_size_bytes=cut_size_bytes,
         first_cut_index=walk.link.entry_index + 1 if cut_size_bytes else -1,
-        cut_reason=_reason(walk) if cut_size_bytes else "",
+        cut_reason=reason if cut_size_bytes else "",
         rewritten_unit_count=rewritten,
     )
-
-
-def _reason(walk: _WalkEnd) -> str:
-    problem = walk.problem
-    if problem is None:
-        return "a blank without an entry behind it"
-    return f"{problem.field} is {problem.actual}, expected {problem.expected}"
 
 
 def _below_the_mark(

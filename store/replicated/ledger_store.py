@@ -172,16 +172,13 @@ class ReplicaStore(ReplicatedStore[Ledger]):
     def maintain(self) -> None:
         """Sync the derived files, make spare files, judge old ones; errors as `Store.maintain`."""
         with self.engine.failed_syncs_fatal():
-            self._maintain()
-
-    def _maintain(self) -> None:
-        self.engine.check_open()
-        self.engine.sync_derived()
-        self.ledger.index.make_spare()
-        self._judge_files()
-        if self.ledger.has_detached:  # A deletion failed, and the next one may be far away.
-            self.ledger.delete_detached()
-            self.delete_expired_derived()
+            self.engine.check_open()
+            self.engine.sync_derived()
+            self.ledger.index.make_spare()
+            self._judge_files()
+            if self.ledger.has_detached:  # A deletion failed, and the next one may be far away.
+                self.ledger.delete_detached()
+                self.delete_expired_derived()
 
     def deletable_index(self, limit_index: int) -> int:
         """Return the last entry of the files that have to go, at most `limit_index`.

@@ -32,7 +32,6 @@ def test_a_file_of_a_broker_is_read(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(struct.pack(">5q", 9_000, 8_000, 4_000, 7, -1).ljust(4096))
     checkpoint = Checkpoint.open(FS, str(tmp_path))
     assert checkpoint.values == CheckpointValues(9_000, 8_000, 4_000, 7, 0)
-    checkpoint.close()
 
 
 def test_a_short_file_counts_as_zero_and_is_made_whole(tmp_path: Path) -> None:
@@ -49,7 +48,6 @@ def test_fields_only_move_forward(tmp_path: Path) -> None:
     checkpoint.advance(CheckpointValues(physic_unix_ms=50, logics_unix_ms=50))
     checkpoint.advance(CheckpointValues(physic_unix_ms=40, logics_unix_ms=60))
     assert checkpoint.values == CheckpointValues(50, 60)
-    checkpoint.close()
 
 
 def test_saving_syncs_once_and_only_what_changed(tmp_path: Path) -> None:
@@ -69,7 +67,6 @@ def test_a_failed_sync_is_raised_and_not_forgotten(tmp_path: Path) -> None:
     with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):
         checkpoint.save()
     assert checkpoint.save(), "it does not count as saved"
-    checkpoint.close()
 
 
 @pytest.mark.parametrize(
@@ -94,8 +91,6 @@ def test_a_power_loss_leaves_the_old_or_the_new_values(tmp_path: Path, seed: int
     fs.build_image(str(run), str(tmp_path / "image"), Random(seed))
     reopened = Checkpoint.open(FS, str(tmp_path / "image"))
     assert reopened.values == CheckpointValues(10, 10), "what was not saved is not there"
-    reopened.close()
-    checkpoint.close()
 
 
 # --- From positions to times ---

@@ -244,7 +244,6 @@ def test_the_slot_that_was_synced_last_is_never_written(tmp_path: Path) -> None:
         damage(tmp_path, SLOT_AT[1 - kept.index(True)], SLOT_SIZE_BYTES)
         assert reopen_copy(tmp_path).durable_position == 100
         (tmp_path / FILE_NAME).write_bytes(now)
-    mark.close()
 
 
 def reopen_copy(path: Path) -> Mark:
@@ -293,7 +292,6 @@ def test_no_field_falls_without_a_cut(tmp_path: Path, field: int) -> None:
     with pytest.raises(AssertionError, match="the mark falls"):
         mark.publish(Mark(*values), now_ms=0)
     assert mark.mark[:4] == (100, 10, 50, 40)
-    mark.close()
 
 
 def test_a_cut_lowers_both_slots_durably(tmp_path: Path) -> None:
@@ -323,9 +321,8 @@ def test_a_cut_below_what_was_dispatched_leaves_its_counts_unknown() -> None:
 def test_a_mark_left_by_a_kill_is_synced_before_the_next_slot(tmp_path: Path) -> None:
     DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=True).close()
     with failpoints.census() as calls:
-        mark = DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=False)
+        DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=False)
     assert calls["fs.sync"] == 1
-    mark.close()
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -342,7 +339,6 @@ def test_the_slot_that_an_opening_found_is_not_written_next(tmp_path: Path, coun
     slot = decode_slot((tmp_path / FILE_NAME).read_bytes(), newest)
     assert slot is not None
     assert slot[1].durable_position == count * 100
-    mark.close()
 
 
 def test_a_sync_that_reached_nothing_new_writes_no_mark(tmp_path: Path) -> None:
@@ -352,14 +348,12 @@ def test_a_sync_that_reached_nothing_new_writes_no_mark(tmp_path: Path) -> None:
             mark.raise_durable(position, index)
     assert calls["durable_mark.write"] == calls["fs.sync"] == 3
     assert mark.mark == Mark(120, 10)
-    mark.close()
 
 
 def test_a_failed_sync_of_the_mark_is_raised(tmp_path: Path) -> None:
     mark = DurableMark.open(FS, str(tmp_path), interval_ms=0, log_is_empty=True)
     with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):
         publish(mark, 100)
-    mark.close()
 
 
 def test_a_creation_that_fails_leaves_no_marks(tmp_path: Path) -> None:

@@ -59,13 +59,11 @@ def test_a_truncation_waits_for_the_round_and_refuses_what_was_cut() -> None:
     assert log.events[cut_at - 1] in ("mark 10", "mark 20", "settled"), "never inside of a round"
 
 
-def test_a_cut_waiter_is_told_at_once_during_a_sync() -> None:
+def test_a_cut_waiter_is_told_at_once_during_a_sync(log: FakeLog, service: FlushService) -> None:
     """A round that waited for the cut answered nobody, and the refused heard at the next timed one.
 
     Found as a test that hung once in six runs.
     """
-    log = FakeLog(is_free=True)
-    service = FlushService(log, RULES, on_fatal=never)
     answers = Answers()
     service.request(log.append(), answers.callback(10))
     with service.truncation(5):
@@ -78,9 +76,9 @@ def test_a_cut_waiter_is_told_at_once_during_a_sync() -> None:
     assert isinstance(dict(answers.got)[10], PositionRangeError)
 
 
-def test_waits_for_cut_positions_fail_and_the_rest_stay() -> None:
-    log = FakeLog(is_free=True)
-    service = FlushService(log, RULES, on_fatal=never)
+def test_waits_for_cut_positions_fail_and_the_rest_stay(
+    log: FakeLog, service: FlushService
+) -> None:
     answers = Answers()
     for position in (log.append(), log.append(), log.append()):
         service.request(position, answers.callback(position))
@@ -97,9 +95,7 @@ def test_waits_for_cut_positions_fail_and_the_rest_stay() -> None:
         service.wait(15, 0)
 
 
-def test_a_truncation_that_fails_refuses_nobody() -> None:
-    log = FakeLog(is_free=True)
-    service = FlushService(log, RULES, on_fatal=never)
+def test_a_truncation_that_fails_refuses_nobody(log: FakeLog, service: FlushService) -> None:
     answers = Answers()
     service.request(log.append(), answers.callback(10))
     with pytest.raises(OSError, match="no"), service.truncation(5):
@@ -111,9 +107,8 @@ def test_a_truncation_that_fails_refuses_nobody() -> None:
 # --- Stopping ---
 
 
-def test_stop_syncs_the_rest_and_loses_no_waiter() -> None:
-    log = FakeLog()
-    service = FlushService(log, RULES, on_fatal=never)
+def test_stop_syncs_the_rest_and_loses_no_waiter(log: FakeLog, service: FlushService) -> None:
+    log.is_free = False
     answers = Answers()
     service.start()
     service.request(log.append(), answers.callback(10))
@@ -132,9 +127,7 @@ def test_stop_syncs_the_rest_and_loses_no_waiter() -> None:
     service.stop()
 
 
-def test_stop_without_start_syncs_too() -> None:
-    log = FakeLog(is_free=True)
-    service = FlushService(log, RULES, on_fatal=never)
+def test_stop_without_start_syncs_too(log: FakeLog, service: FlushService) -> None:
     log.append()
     service.stop()
     service.stop()

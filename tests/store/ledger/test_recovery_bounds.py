@@ -114,7 +114,6 @@ def test_too_few_bytes_are_corruption_too(tmp_path: Path, five: tuple[Path, list
         open_ledger(tmp_path, 0, durable_index=4)
     ledger, _ = open_ledger(tmp_path, 0)
     assert ledger.last_index == -1
-    ledger.close()
 
 
 def _revive(ledger: Ledger, old: bytes) -> None:
@@ -142,7 +141,6 @@ def test_a_stale_entry_that_lines_up_never_chains(tmp_path: Path) -> None:
     ledger.close()
     ledger, _ = open_ledger(tmp_path, 0)
     assert ledger.last_index == 1, "the test can tell: with the right chain it is taken"
-    ledger.close()
 
 
 @pytest.mark.parametrize("tail", [b"", b"\0\0\0\1", b"\xff" * 300, b"\xff\xff\xff\xff\0\0\1\0"])

@@ -136,7 +136,6 @@ def test_a_file_that_cannot_be_mapped_is_not_reserved(tmp_path: Path) -> None:
     files.reserve(2)
     assert files.roll().position == 0
     assert files.reserved_count == 1
-    files.close()
 
 
 def test_a_follower_leaves_the_reserve_free(tmp_path: Path) -> None:
