@@ -77,7 +77,6 @@ class MappedFileQueue:
         self._reserved: list[MappedFile] = []  # The next files, taken ahead; empty and mapped.
         self._has_new_name = False  # A file was taken whose name may not be durable.
         self._detached: list[MappedFile] = []  # Out of the sequence, to be deleted; oldest first.
-        self.deleted_file_count = 0
 
     # --- Opening ---
 
@@ -344,7 +343,6 @@ class MappedFileQueue:
                 raise
             self._fs.sync_directory(self.directory)
             self.flushed_position = max(self.flushed_position, self.min_position)
-            self.deleted_file_count += 1
             return self.file_size_bytes
 
     def detach_first(self, count: int) -> tuple[MappedFile, ...]:
@@ -357,7 +355,6 @@ class MappedFileQueue:
         assert count < len(files), f"detach {count} of {len(files)} files"
         self._detached += files[:count]
         self.files = files[count:]
-        self.deleted_file_count += count
         return files[:count]
 
     @property

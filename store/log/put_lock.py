@@ -40,7 +40,6 @@ class PutLock:
         self._monotonic_ns = monotonic_ns
         self._began_ns: int | None = None  # When the holder took the lock; None while it is free.
         # Moved by the holder only.
-        self.acquired_count = 0
         self.contended_count = 0
         self._held_ns_max = 0
         # Moved by threads that gave up; may miss one under contention, it is a statistic.
@@ -58,7 +57,6 @@ class PutLock:
                 self.timeout_count += 1
                 raise BusyError("the put lock", limit_ms)
         self._began_ns = self._monotonic_ns()
-        self.acquired_count += 1
         self.contended_count += contended
 
     def release(self) -> None:

@@ -26,7 +26,7 @@ def test_a_second_holder_is_refused_after_the_timeout(kind: Kind) -> None:
         assert lock.timeout_count == 2
     with lock:
         pass
-    assert (lock.acquired_count, lock.contended_count) == (3, 0)
+    assert lock.contended_count == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,7 +47,6 @@ def test_a_waiter_gets_the_lock_when_it_is_released(kind: Kind) -> None:
     lock.release()
     assert got.wait(PATIENCE_S)
     thread.join()
-    assert lock.acquired_count == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -69,7 +68,6 @@ def test_appends_of_threads_never_overlap(kind: Kind) -> None:
     for thread in threads:
         thread.join()
     assert overlaps == []
-    assert lock.acquired_count == 600
 
 
 @pytest.mark.parametrize("kind", KINDS)
