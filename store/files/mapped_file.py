@@ -253,8 +253,11 @@ class MappedFile:
                 return mapped[at : at + size_bytes]
             except ValueError:  # Sealed by another thread meanwhile: read it as a sealed file.
                 pass
-        with self:
+        self.hold()  # By hand: a `with` takes 0.3 us more.
+        try:
             return self._fs.read_at(self._fd, self.path, at, size_bytes)
+        finally:
+            self.drop()
 
     def read_any(self, position: int, size_bytes: int) -> bytes:
         """Copy bytes of the file that need not be written yet; for checks. Errors as `read`."""
