@@ -16,24 +16,23 @@ from typing import Final, Generic, Self
 from store.config import StoreConfig
 from store.derived.keys.index_files import IndexFiles
 from store.derived.queues.consume_queues import ConsumeQueues
-from store.durability.checkpoint import Checkpoint, DurableTimes
+from store.durability.checkpoint import Checkpoint, CheckpointValues, DurableTimes
 from store.durability.fatal import FirstCause
 from store.durability.flush import FlushService
-from store.durability.flush_schedule import FlushRules
 from store.durability.identity import DirectoryLock, RunMarker
 from store.durability.mark_keeper import MarkKeeper
 from store.errors import BusyError, ClosedError, StoreError, StoreFullError, SyncFailedError
 from store.files import checksum, failpoints
 from store.files.file_system import FileSystem
-from store.log.put_lock import make_put_lock
+from store.log.put_lock import PutLock
 from store.maintenance.retention import Retention, RetentionPolicy
 from store.opening import (
+    Directory,
     LogT_co,
     OpenLog,
     Progress,
     Recovery,
     check_owner,
-    known_good_position,
     make_files,
     newest_unix_ms,
     open_derived,
@@ -87,7 +86,7 @@ class Engine(Generic[LogT_co]):
         """Whether `close` began. Changed under the put lock."""
         self._lock: Final = lock
         self._is_replica: Final = bool(kind.meta_name)
-        self.put_lock: Final = make_put_lock(config.put_lock, config.put_lock_timeout_ms)
+        self.put_lock: Final = PutLock(config.put_lock, config.put_lock_timeout_ms)
         """Held by the one writer of the log."""
         self.derived_lock: Final = threading.Lock()
         """Held while derived files are synced and the mark is written, and while they are cut:
@@ -108,10 +107,9 @@ class Engine(Generic[LogT_co]):
         )
         self.mark = open_marks(fs, root, config, last_run)
         undo.callback(self.mark.close)
-        mark = self.mark.mark
-        opened = kind.open_log(fs, root, config, files, mark, last_run)
-        self.log = opened.log
-        log = opened.log
+        directory = Directory(fs, root, config, files, self.mark.mark, last_run)
+        opened = kind.open_log(directory)
+        log = self.log = opened.log
         undo.callback(log.close)
         self.queues = ConsumeQueues(fs, root, config)
         self.index = IndexFiles(fs, root, config)
@@ -133,8 +131,8 @@ class Engine(Generic[LogT_co]):
         self.recovery = Recovery(
             was_clean=last_run.was_clean,
             same_boot=last_run.same_boot,
-            known_good_position=known_good_position(mark, last_run),
-            end_position=opened.end_position,
+            known_good_position=directory.known_good_position,
+            end_position=log.max_position,
             scanned_size_bytes=opened.scanned_size_bytes,
             cut_size_bytes=opened.cut_size_bytes,
             cut_reason=opened.cut_reason,
@@ -149,10 +147,11 @@ class Engine(Generic[LogT_co]):
         self.marks = MarkKeeper(self.mark, log.last_index_before)
         self.flush_service = FlushService(
             log,
-            FlushRules.from_config(config),
+            config,
             on_fatal=self.on_fatal,
             committer=self._pooled,
-            sink=self.marks,
+            on_synced=self.marks.on_synced,
+            on_settled=self.mark.maybe_sync,
             counters=self.counters,
         )
         self.retention = Retention(
@@ -221,13 +220,15 @@ class Engine(Generic[LogT_co]):
             self.on_fatal(error)
             raise
 
-    def count_failure(self, error: StoreError) -> None:
-        """Count an append that was refused."""
+    def refuse(self, error: StoreError) -> None:
+        """Count an append that was refused; a failed sync, of a new file, is fatal."""
         self.counters.put_failed_count += 1
         if isinstance(error, BusyError):
             self.counters.busy_count += 1
         elif isinstance(error, StoreFullError):
             self.counters.store_full_count += 1
+        elif isinstance(error, SyncFailedError):
+            self.on_fatal(error)
 
     def sync_derived(self) -> int:
         """Make the derived files durable and write the mark; return the position they reach."""
@@ -252,9 +253,7 @@ class Engine(Generic[LogT_co]):
     def save_times(self, position: int) -> None:
         """Write the newest store time up to a durable position into the checkpoint."""
         unix_ms = self.times.up_to(position)
-        self.checkpoint.advance(
-            physic_unix_ms=unix_ms, logics_unix_ms=unix_ms, index_unix_ms=unix_ms
-        )
+        self.checkpoint.advance(CheckpointValues(unix_ms, unix_ms, unix_ms))
         self.checkpoint.save()
 
     def stats(self) -> StoreStats:

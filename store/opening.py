@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from store import format as fmt
 from store.config import StoreConfig
@@ -78,12 +78,32 @@ class Recovery:
     """Whether another program wrote the directory, RocketMQ for one, and it belongs to us now."""
 
 
+class Directory(NamedTuple):
+    """A directory whose log is to be opened, and what the run before left."""
+
+    fs: FileSystem
+    root: str
+    config: StoreConfig
+    source: FileSource | None
+    mark: Mark
+    last_run: LastRun
+
+    @property
+    def known_good_position(self) -> int:
+        """Position up to which the log must be whole: synced, or dispatched in this boot."""
+        return known_good_position(self.mark, self.last_run)
+
+    @property
+    def synced_position(self) -> int | None:
+        """Position up to which a sync has proven the log; None if no mark tells."""
+        return self.mark.durable_position if self.mark != Mark() else None
+
+
 @dataclass(frozen=True, slots=True)
 class OpenedLog(Generic[LogT_co]):
     """The log, cut to its good end, and what is known of it."""
 
     log: LogT_co
-    end_position: int
     scanned_size_bytes: int
     cut_size_bytes: int
     cut_reason: str
@@ -91,9 +111,7 @@ class OpenedLog(Generic[LogT_co]):
     """See Recovery."""
 
 
-OpenLog = Callable[
-    [FileSystem, str, StoreConfig, FileSource | None, Mark, LastRun], OpenedLog[LogT_co]
-]
+OpenLog = Callable[[Directory], OpenedLog[LogT_co]]
 """Opens the log of a directory and cuts its torn tail; see `open_log`."""
 
 
@@ -133,93 +151,54 @@ def log_directory(root: str, config: StoreConfig) -> str:
     return os.path.join(root, "commitlog")
 
 
-def open_log(
-    fs: FileSystem,
-    root: str,
-    config: StoreConfig,
-    source: FileSource | None,
-    mark: Mark,
-    last_run: LastRun,
-) -> OpenedLog[CommitLog | Ledger]:
+def open_log(directory: Directory) -> OpenedLog[CommitLog | Ledger]:
     """Open the log of either container and cut its torn tail.
 
     Raises CorruptionError for damage in what was known to be good, and TailNotCutError for the torn
     tail of a log that RocketMQ wrote; nothing is changed then.
     """
-    if config.container == "ledger":
-        return open_ledger(fs, root, config, source, mark, last_run)
-    return open_plain_log(CommitLog, fs, root, config, source, mark, last_run)
+    if directory.config.container == "ledger":
+        return open_ledger(directory)
+    return open_plain_log(CommitLog, directory)
 
 
-def open_ledger(
-    fs: FileSystem,
-    root: str,
-    config: StoreConfig,
-    source: FileSource | None,
-    mark: Mark,
-    last_run: LastRun,
-) -> OpenedLog[Ledger]:
+def open_ledger(directory: Directory) -> OpenedLog[Ledger]:
     """Open the log of the container `ledger`; see `open_log`."""
+    fs, root, config, source, _, _ = directory
     assert config.container == "ledger", f"container {config.container}"
-    known_good = known_good_position(mark, last_run)
     ledger, report = recover_ledger(
         fs,
         root,
         config,
         source=source,
-        durable_position=known_good,
-        synced_position=_synced_position(mark),
+        durable_position=directory.known_good_position,
+        synced_position=directory.synced_position,
     )
     ledger.checked.trusted_position = report.scanned_from_position
-    return OpenedLog(
-        ledger,
-        ledger.max_position,
-        report.scanned_size_bytes,
-        report.cut_size_bytes,
-        report.cut_reason,
-    )
+    return OpenedLog(ledger, report.scanned_size_bytes, report.cut_size_bytes, report.cut_reason)
 
 
-def _synced_position(mark: Mark) -> int | None:
-    """Return up to where a sync has proven the log; None if no mark tells."""
-    return mark.durable_position if mark != Mark() else None
-
-
-def open_plain_log(
-    kind: type[PlainT],
-    fs: FileSystem,
-    root: str,
-    config: StoreConfig,
-    source: FileSource | None,
-    mark: Mark,
-    last_run: LastRun,
-) -> OpenedLog[PlainT]:
+def open_plain_log(kind: type[PlainT], directory: Directory) -> OpenedLog[PlainT]:
     """Open the log of the container `commit_log` as one of class `kind`; see `open_log`."""
+    fs, root, config, source, mark, last_run = directory
     assert config.container == "commit_log", f"container {config.container}"
     is_adopting = mark == Mark() and _is_foreign(fs, root, config, last_run)
     log = kind(fs, root, config, source)
     log.files.load()
-    known_good = known_good_position(mark, last_run)
     try:
-        recovery = recover_commit_log(
+        report = recover_commit_log(
             fs,
             log,
-            known_good,
-            synced_position=_synced_position(mark),
+            directory.known_good_position,
+            synced_position=directory.synced_position,
             may_cut=not is_adopting,
         )
     except BaseException:
         log.close()
         raise
-    log.checked.trusted_position = recovery.lo
-    return OpenedLog(
-        log,
-        recovery.end_position,
-        recovery.end_position - recovery.lo,
-        recovery.cut_size_bytes,
-        recovery.cut_reason,
-        is_adopting,
-    )
+    log.checked.trusted_position = report.lo
+    scanned_size_bytes = report.end_position - report.lo
+    return OpenedLog(log, scanned_size_bytes, report.cut_size_bytes, report.cut_reason, is_adopting)
 
 
 def open_derived(
@@ -239,11 +218,11 @@ def open_derived(
     Derived files are never trusted over the log: a damaged one is repaired or rebuilt. A mark that
     is ahead of the log is lowered, once its count has proven the files.
     """
-    log, mark = opened.log, marks.mark
+    log, mark, end = opened.log, marks.mark, opened.log.max_position
     # What was built since the last sync is built again: its checksums may not have been written.
     lo, item_count = mark.dispatched_durable_position, mark.dispatched_durable_item_count
     # Up to the dispatched position the log was confirmed once.
-    hi = min(mark.dispatched_position, log.max_position) if is_replica else log.max_position
+    hi = min(mark.dispatched_position, end) if is_replica else end
     hi = max(hi, log.min_position)
     # Records are gone that may never have been built, or another program built.
     is_rebuilt = opened.was_adopted or lo < log.min_position
@@ -260,9 +239,9 @@ def open_derived(
                 is_rebuilt = last_run.page_cache_lost and lo > log.min_position
         except DerivedFileError:
             is_rebuilt = True
-    if opened.end_position < max(mark.durable_position, mark.dispatched_position):
-        marks.lower(opened.end_position, log.last_index_before(opened.end_position))
-    is_ahead, lo = lo > opened.end_position, min(lo, opened.end_position)
+    if end < max(mark.durable_position, mark.dispatched_position):
+        marks.lower(end, log.last_index_before(end))
+    is_ahead, lo = lo > end, min(lo, end)
     dispatcher = Dispatcher(log, queues, index, dispatched_position=lo)
     guard = DerivedGuard(log, dispatcher, counters)
     try:

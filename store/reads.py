@@ -148,10 +148,16 @@ class Reads:
         self._check_open()
         return read_at(self.log, self._queue(topic, queue_id, offsets[0]), offsets)
 
-    def _queue(self, topic: str, queue_id: int, offset: int) -> ConsumeQueue:
+    def _find(self, topic: str, queue_id: int, offset: int) -> ConsumeQueue | None:
+        """Return a queue, None if there is none. Raises InnerBatchError."""
         queue = self._queues.get(topic.encode(), queue_id)
         if queue is None:
             self._queues.inner_batches.check(topic.encode(), queue_id, offset)
+        return queue
+
+    def _queue(self, topic: str, queue_id: int, offset: int) -> ConsumeQueue:
+        queue = self._find(topic, queue_id, offset)
+        if queue is None:
             raise PositionRangeError("queue offset", offset, 0, 0)
         return queue
 
@@ -301,9 +307,8 @@ class Reads:
         wrong time would lead past messages.
         """
         self._catch_up()
-        queue = self._queues.get(topic.encode(), queue_id)
+        queue = self._find(topic, queue_id, 0)
         if queue is None:
-            self._queues.inner_batches.check(topic.encode(), queue_id, 0)
             return 0
         return max(
             offset_by_time(
@@ -327,9 +332,8 @@ class Reads:
         Sees everything appended before the call.
         """
         self._catch_up()
-        queue = self._queues.get(topic.encode(), queue_id)
+        queue = self._find(topic, queue_id, 0)
         if queue is None:
-            self._queues.inner_batches.check(topic.encode(), queue_id, 0)
             return 0, 0
         lo, hi = max(queue.min_offset, self._begin_offset(queue)), queue.max_offset
         return min(lo, hi), hi
@@ -359,18 +363,14 @@ class Reads:
         return sorted(topic.decode() for topic in self._queues.inner_batches.topics.copy())
 
     def _read_record(self, position: int) -> bytes:
-        room = self._room_at(position)
+        file_size_bytes = self.config.file_size_bytes
+        file_hi = position // file_size_bytes * file_size_bytes + file_size_bytes
+        room = min(file_hi, self._visible_position()) - position
         head = self.log.read(position, min(room, _RECORD_SIZE_BYTES_FIRST))
         size_bytes = int.from_bytes(head[:4], "big")
         if size_bytes <= len(head):
             return head[:size_bytes]
         return self.log.read(position, min(size_bytes, room))
-
-    def _room_at(self, position: int) -> int:
-        """Return the bytes from `position` to the end of its file, or of the log."""
-        size_bytes = self.config.file_size_bytes
-        file_hi = position // size_bytes * size_bytes + size_bytes
-        return min(file_hi, self._visible_position()) - position
 
 
 def _no_origin(_topic: str) -> int:

@@ -117,9 +117,7 @@ class Store:
             finally:
                 lock.release()
         except StoreError as error:
-            engine.count_failure(error)
-            if isinstance(error, SyncFailedError):  # Of a new file.
-                engine.on_fatal(error)
+            engine.refuse(error)
             raise
         except AssertionError as error:
             engine.on_fatal(error)
@@ -188,35 +186,30 @@ class Store:
         raise; a full disk or a failing deletion is tried again in the next round. `on_fatal` gets
         a failed sync first.
         """
-        with self.engine.failed_syncs_fatal():
-            self._maintain()
-
-    def _maintain(self) -> None:
-        self._catch_up()
-        durable_position = self.engine.sync_derived()
-        self.engine.save_times(min(self.engine.flush_service.durable_position, durable_position))
-        now = time.monotonic_ns() // 1_000_000
-        if now - self._retention_ran_ms >= self.config.retention_interval_ms:
-            self._retention_ran_ms = now
-            self._delete_expired()
+        engine = self.engine
+        with engine.failed_syncs_fatal():
+            self._catch_up()
+            durable_position = engine.sync_derived()
+            engine.save_times(min(engine.flush_service.durable_position, durable_position))
+            now = time.monotonic_ns() // 1_000_000
+            if now - self._retention_ran_ms >= self.config.retention_interval_ms:
+                self._retention_ran_ms = now
+                self.delete_expired()
 
     def delete_expired(self) -> int:
         """Run one round of retention now; return how many log files were deleted."""
-        with self.engine.failed_syncs_fatal():
-            return self._delete_expired()
-
-    def _delete_expired(self) -> int:
         engine = self.engine
-        self._catch_up()
-        engine.sync_derived()  # Only records dispatched durably are deleted.
-        usage = DiskUsage(*engine.fs.free_bytes(self.root))
-        with self._put_lock:
-            done = engine.retention.run_once(self._clock(), usage)
-        min_position = self.log.min_position
-        if min_position > self._derived_min_position:  # Also after a round that failed half-way.
-            engine.delete_expired_derived()
-            self._derived_min_position = min_position
-        return done.deleted_file_count
+        with engine.failed_syncs_fatal():
+            self._catch_up()
+            engine.sync_derived()  # Only records dispatched durably are deleted.
+            usage = DiskUsage(*engine.fs.free_bytes(self.root))
+            with self._put_lock:
+                done = engine.retention.run_once(self._clock(), usage)
+            min_position = self.log.min_position
+            if min_position > self._derived_min_position:  # Also after one that failed half-way.
+                engine.delete_expired_derived()
+                self._derived_min_position = min_position
+            return done.deleted_file_count
 
     def stats(self) -> StoreStats:
         """Return the counters, and the state at this moment."""

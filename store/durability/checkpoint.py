@@ -14,8 +14,7 @@ file is synced each time it is saved. Source: RocketMQ StoreCheckpoint; storage-
 import os
 import threading
 from collections import deque
-from dataclasses import dataclass, fields
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from store import format as fmt
 from store.files.file_system import FileSystem
@@ -25,8 +24,7 @@ FILE_NAME: Final = "checkpoint"
 _SAMPLE_COUNT_MAX: Final = 4_096
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointValues:
+class CheckpointValues(NamedTuple):
     """The fields in file order. Times are store timestamps in unix milliseconds, 0 = nothing yet.
 
     `physic_unix_ms`: every record of the log up to this time is durable. `logics_unix_ms`: so are
@@ -41,8 +39,7 @@ class CheckpointValues:
     confirm_position: int = 0
 
 
-_FIELD_NAMES: Final = tuple(field.name for field in fields(CheckpointValues))
-assert len(_FIELD_NAMES) * 8 == fmt.CHECKPOINT.size
+assert len(CheckpointValues._fields) * 8 == fmt.CHECKPOINT.size
 
 
 class Checkpoint:
@@ -62,7 +59,10 @@ class Checkpoint:
         """
         path = os.path.join(directory, FILE_NAME)
         if not os.path.exists(path):
-            _create(fs, directory, path)
+            temporary = path + TEMPORARY_SUFFIX
+            fs.write_file(temporary, bytes(fmt.CHECKPOINT_SIZE_BYTES))
+            fs.rename(temporary, path)
+            fs.sync_directory(directory)
         fd = fs.open(path)
         try:
             values = CheckpointValues()
@@ -74,35 +74,12 @@ class Checkpoint:
             raise
         return cls(fs, path, fd, values)
 
-    def advance(
-        self,
-        *,
-        physic_unix_ms: int = 0,
-        logics_unix_ms: int = 0,
-        index_unix_ms: int = 0,
-        master_flushed_position: int = 0,
-        confirm_position: int = 0,
-    ) -> None:
+    def advance(self, durable: CheckpointValues) -> None:
         """Move fields forward to what is durable now; a smaller value leaves its field alone.
 
         In memory only until `save`. The values must have been synced before the call.
         """
-        wanted = (
-            physic_unix_ms,
-            logics_unix_ms,
-            index_unix_ms,
-            master_flushed_position,
-            confirm_position,
-        )
-        self.values = CheckpointValues(*map(max, self._now(), wanted))
-
-    def lower(self, limits: CheckpointValues) -> None:
-        """Lower fields to the values left after a cut; in memory only until `save`."""
-        now = zip(self._now(), (getattr(limits, name) for name in _FIELD_NAMES), strict=True)
-        self.values = CheckpointValues(*(min(pair) for pair in now))
-
-    def _now(self) -> tuple[int, ...]:
-        return tuple(getattr(self.values, name) for name in _FIELD_NAMES)
+        self.values = CheckpointValues(*map(max, self.values, durable))
 
     def save(self) -> bool:
         """Write and sync the values if they changed; return whether they did. Durable on return.
@@ -112,7 +89,7 @@ class Checkpoint:
         values = self.values
         if values == self._saved:
             return False
-        self._fs.write_at(self._fd, self._path, 0, fmt.CHECKPOINT.pack(*self._now()))
+        self._fs.write_at(self._fd, self._path, 0, fmt.CHECKPOINT.pack(*values))
         self._fs.sync(self._fd, self._path)
         self._saved = values
         return True
@@ -123,13 +100,6 @@ class Checkpoint:
             self.save()
         finally:
             self._fs.close(self._fd)
-
-
-def _create(fs: FileSystem, directory: str, path: str) -> None:
-    temporary = path + TEMPORARY_SUFFIX
-    fs.write_file(temporary, bytes(fmt.CHECKPOINT_SIZE_BYTES))
-    fs.rename(temporary, path)
-    fs.sync_directory(directory)
 
 
 class DurableTimes:
@@ -166,9 +136,3 @@ class DurableTimes:
                 # The next append may carry the newest millisecond again.
                 self._durable_unix_ms = unix_ms - (unix_ms == self._newest_unix_ms)
             return self._durable_unix_ms
-
-    def cut(self, position: int) -> None:
-        """Forget the samples beyond a truncation."""
-        with self._lock:
-            while self._samples and self._samples[-1][0] > position:
-                self._samples.pop()

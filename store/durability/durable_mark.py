@@ -14,8 +14,7 @@ Deviation: RocketMQ has no such mark; its checkpoint holds times and not positio
 import os
 import struct
 import threading
-from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from store.errors import CorruptionError, LayoutError
 from store.files import failpoints
@@ -33,15 +32,11 @@ SLOT_SIZE_BYTES: Final = _BODY.size + _CRC.size
 SLOT_AT: Final = (0, 4096)  # Two pages, so that no device writes both slots at once.
 FILE_SIZE_BYTES: Final = 8192
 assert SLOT_SIZE_BYTES == 68
+_new_tuple: Final = tuple.__new__  # Makes a named tuple in one step.
 
 
-_Values = tuple[int, int, int, int, int, int]
-"""The fields of a Mark, in the order of the class and of the file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Known state of the log. Positions are bytes of the log.
+class Mark(NamedTuple):
+    """Known state of the log, in the order of the file. Positions are bytes of the log.
 
     `durable_position` and `durable_index` (-1 = none): everything before the position, and up to
     and including the index, is durable. `dispatched_position`: the derived files hold everything
@@ -58,14 +53,6 @@ class Mark:
     dispatched_item_count: int = UNKNOWN_COUNT
     dispatched_durable_item_count: int = UNKNOWN_COUNT
 
-    def __post_init__(self) -> None:
-        """Check the relations between the fields."""
-        assert self.durable_position >= 0, f"durable position {self.durable_position}"
-        assert self.durable_index >= -1, f"durable index {self.durable_index}"
-        assert 0 <= self.dispatched_durable_position <= self.dispatched_position, (
-            f"dispatched {self.dispatched_position}, durably {self.dispatched_durable_position}"
-        )
-
     def cut_to(self, position: int, index: int) -> "Mark":
         """Return the mark of a log that ends at `position`, after entry `index`."""
         is_built = self.dispatched_position <= position
@@ -79,16 +66,6 @@ class Mark:
             self.dispatched_durable_item_count if is_built_durably else UNKNOWN_COUNT,
         )
 
-    @property
-    def positions(self) -> tuple[int, int, int, int]:
-        """The values that only a cut may take back."""
-        return (
-            self.durable_position,
-            self.durable_index,
-            self.dispatched_position,
-            self.dispatched_durable_position,
-        )
-
 
 class DurableMark:
     """The open file. Any thread may call; a lock of its own orders the writes."""
@@ -99,8 +76,8 @@ class DurableMark:
         self._lock = threading.Lock()
         self._synced_ms: int | None = None
         self._dirty = False
-        self._values = _values_of(Mark())
-        """The fields of the mark: `raise_durable`, called for each sync, needs no object."""
+        self.mark = Mark()
+        """The mark that was published last. For others to read only."""
         self._sequence = 0
         self._slot = 0  # Where the next write goes; the other one is synced.
 
@@ -134,23 +111,17 @@ class DurableMark:
 
         For a new store, and for one whose marks were lost and whose log was checked as a whole.
         """
+        _check(mark)
         path = os.path.join(directory, FILE_NAME)
         temporary = path + TEMPORARY_SUFFIX
-        if os.path.exists(temporary):
-            fs.unlink(temporary)
-        fd = fs.open(temporary, create=True)
-        try:
-            fs.write_at(fd, temporary, 0, bytes(FILE_SIZE_BYTES))
-            for sequence, at in enumerate(SLOT_AT, 1):
-                fs.write_at(fd, temporary, at, _encode(sequence, _values_of(mark)))
-            fs.sync(fd, temporary)
-            fs.rename(temporary, path)
-            fs.sync_directory(directory)
-        except BaseException:
-            fs.close(fd)
-            raise
-        made = cls(fs, path, fd, interval_ms)
-        made._values, made._sequence, made._slot = _values_of(mark), len(SLOT_AT), 0
+        data = bytearray(FILE_SIZE_BYTES)
+        for sequence, at in enumerate(SLOT_AT, 1):
+            data[at : at + SLOT_SIZE_BYTES] = _encode(sequence, mark)
+        fs.write_file(temporary, bytes(data))
+        fs.rename(temporary, path)
+        fs.sync_directory(directory)
+        made = cls(fs, path, fs.open(path), interval_ms)
+        made.mark, made._sequence, made._slot = mark, len(SLOT_AT), 0
         return made
 
     def _load(self, log_is_empty: bool) -> bool:
@@ -164,18 +135,12 @@ class DurableMark:
             raise CorruptionError(
                 self._path, 0, "durable mark", "one good slot of two", "none with a good checksum"
             )
-        self._sequence, mark, good = max(slots, key=lambda f: f[0])
-        self._values = _values_of(mark)
+        self._sequence, self.mark, good = max(slots, key=lambda f: f[0])
         # A bad slot is written first, so that two good ones are there again soon. The good slot may
         # be in the page cache only, after a SIGKILL: sync it before the other one is touched.
         self._slot = 1 - good
         self._fs.sync(self._fd, self._path)
         return True
-
-    @property
-    def mark(self) -> Mark:
-        """The mark that was published last."""
-        return Mark(*self._values)
 
     def publish(self, new: Mark, now_ms: int) -> None:
         """Write a mark; it is in page cache on return, durable with interval 0.
@@ -186,10 +151,11 @@ class DurableMark:
         """
         with self._lock:
             old = self.mark
-            for old_value, new_value in zip(old.positions, new.positions, strict=True):
+            _check(new)
+            for old_value, new_value in zip(old[:4], new[:4], strict=True):
                 assert new_value >= old_value, f"the mark falls from {old} to {new}"
             if new != old:
-                self._write(_values_of(new))
+                self._write(new)
             if self._interval_ms == 0:
                 self._sync(now_ms)
 
@@ -199,19 +165,13 @@ class DurableMark:
         For each sync of the log: the rest of the mark stays as it is.
         """
         with self._lock:
-            old_position, old_index, built, built_durably, count, count_durably = self._values
+            old_position, old_index, built, built_durably, count, count_durably = self.mark
             if position > old_position or index > old_index:
                 # The values only rise from those of a checked mark, so they need no other check.
-                self._write(
-                    (
-                        position if position > old_position else old_position,
-                        index if index > old_index else old_index,
-                        built,
-                        built_durably,
-                        count,
-                        count_durably,
-                    )
-                )
+                position = position if position > old_position else old_position
+                index = index if index > old_index else old_index
+                fields = position, index, built, built_durably, count, count_durably
+                self._write(_new_tuple(Mark, fields))
             if self._interval_ms == 0:
                 self._sync(0)
 
@@ -222,7 +182,7 @@ class DurableMark:
         Raises FileSystemError or SyncFailedError.
         """
         with self._lock:
-            self._write((*self._values[:4], UNKNOWN_COUNT, UNKNOWN_COUNT))
+            self._write(Mark(*self.mark[:4]))
             self._sync(self._synced_ms)
 
     def lower(self, position: int, index: int) -> None:
@@ -235,10 +195,10 @@ class DurableMark:
             old = self.mark
             new = old.cut_to(position, index)
             if new != old:
-                self._write(_values_of(new))
+                self._write(new)
             self._sync(self._synced_ms)
             # The other slot is older but may lie higher: it must not be found after a bad sector.
-            self._write(_values_of(new))
+            self._write(new)
             self._sync(self._synced_ms)
 
     def maybe_sync(self, now_ms: int) -> bool:
@@ -258,14 +218,14 @@ class DurableMark:
             finally:
                 self._fs.close(self._fd)
 
-    def _write(self, values: _Values) -> None:
+    def _write(self, mark: Mark) -> None:
         if failpoints.is_on:
             hit("durable_mark.write")
         self._fs.write_at(
-            self._fd, self._path, SLOT_AT[self._slot], _encode(self._sequence + 1, values)
+            self._fd, self._path, SLOT_AT[self._slot], _encode(self._sequence + 1, mark)
         )
         self._sequence += 1
-        self._values, self._dirty = values, True
+        self.mark, self._dirty = mark, True
 
     def _sync(self, now_ms: int | None) -> None:
         if self._dirty:
@@ -275,20 +235,17 @@ class DurableMark:
         self._synced_ms = now_ms
 
 
-def _values_of(mark: Mark) -> _Values:
-    # By hand: `astuple` copies deeply, which took half of a sync in memory.
-    return (
-        mark.durable_position,
-        mark.durable_index,
-        mark.dispatched_position,
-        mark.dispatched_durable_position,
-        mark.dispatched_item_count,
-        mark.dispatched_durable_item_count,
+def _check(mark: Mark) -> None:
+    """Check the relations between the fields."""
+    assert mark.durable_position >= 0, f"durable position {mark.durable_position}"
+    assert mark.durable_index >= -1, f"durable index {mark.durable_index}"
+    assert 0 <= mark.dispatched_durable_position <= mark.dispatched_position, (
+        f"dispatched {mark.dispatched_position}, durably {mark.dispatched_durable_position}"
     )
 
 
-def _encode(sequence: int, values: _Values) -> bytes:
-    body = _BODY.pack(_MAGIC, 0, sequence, *values)
+def _encode(sequence: int, mark: Mark) -> bytes:
+    body = _BODY.pack(_MAGIC, 0, sequence, *mark)
     return body + _CRC.pack(crc32c(body))
 
 

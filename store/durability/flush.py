@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from store.durability.flush_schedule import FlushRules, FlushSchedule
+from store.config import StoreConfig
+from store.durability.flush_schedule import FlushSchedule
 from store.errors import (
     BusyError,
     ClosedError,
@@ -66,26 +67,6 @@ class Committer(Protocol):
         ...
 
 
-class RoundSink(Protocol):
-    """The receiver of finished syncs (the durable mark). Called on the flush thread."""
-
-    def on_synced(self, flushed_position: int) -> None:
-        """Take the position up to which the log is durable; no request is answered yet."""
-        ...
-
-    def on_settled(self, now_ms: int) -> None:
-        """Do slow work: all requests were answered, or time has passed (monotonic ms)."""
-        ...
-
-
-class _NoSink:
-    def on_synced(self, flushed_position: int) -> None:
-        pass
-
-    def on_settled(self, now_ms: int) -> None:
-        pass
-
-
 class _Request:
     __slots__ = ("callback", "position")
 
@@ -104,20 +85,26 @@ class FlushService:
     def __init__(
         self,
         log: SyncTarget,
-        rules: FlushRules,
+        config: StoreConfig,
         *,
         on_fatal: Callable[[BaseException], None],
         committer: Committer | None = None,
-        sink: RoundSink | None = None,
+        on_synced: Callable[[int], None] = lambda position: None,
+        on_settled: Callable[[int], object] = lambda now_ms: None,
         counters: StoreCounters | None = None,
         request_count_max: int = FLUSH_REQUEST_COUNT_MAX,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        """Call the sinks of a round on its thread.
+
+        `on_synced(position)`: the log is durable up to there, and no request is answered yet.
+        `on_settled(now_ms)`, for slow work: all were answered, or time has passed (monotonic ms).
+        """
         self._log, self._committer = log, committer
-        self._sink: RoundSink = sink or _NoSink()
+        self._on_synced, self._on_settled = on_synced, on_settled
         self._counters = counters or StoreCounters()
         self._on_fatal, self._monotonic_ns = on_fatal, monotonic_ns
-        self._schedule = FlushSchedule(rules, self._now_ms())
+        self._schedule = FlushSchedule(config, self._now_ms())
         self.request_count_max: Final = request_count_max
         self._thread = threading.Thread(target=self._run, name="store-flush", daemon=True)
         self._round_lock = threading.Lock()  # Held while a round, or a truncation, runs.
@@ -177,21 +164,21 @@ class FlushService:
         """
         self._enqueue(position, callback)
 
-    def request_all(self, callback: Callback) -> None:
+    def request_all(self, callback: Callback, hi: int | None = None) -> None:
         """As `request`, for everything that was appended before the call and not cut since.
 
         A cut does not refuse this request: the bytes that are left are asked for again. The
         callback then gets None, a SyncFailedError or a ClosedError.
         """
-        self._request_up_to(self._log.max_position, callback)
+        end = self._log.max_position
+        position = end if hi is None else min(hi, end)
 
-    def _request_up_to(self, position: int, callback: Callback) -> None:
         def on_done(error: StoreError | None) -> None:
             if not isinstance(error, PositionRangeError):
                 callback(error)
                 return
             try:
-                self._request_up_to(min(position, self._log.max_position), callback)
+                self.request_all(callback, position)
             except StoreError as refused:
                 callback(refused)
 
@@ -360,7 +347,7 @@ class FlushService:
                 done = self._take_done()
             self._tell(done, None)
             self._schedule.settled(self._now_ms())
-            self._sink.on_settled(self._now_ms())
+            self._on_settled(self._now_ms())
         except BaseException as error:  # noqa: BLE001  No ack may follow any error.
             self._fail(error)
         return self.failure is None
@@ -390,7 +377,7 @@ class FlushService:
             if failpoints.is_on:
                 hit("flush.after_sync")
         if flushed != self.durable_position:
-            self._sink.on_synced(flushed)
+            self._on_synced(flushed)
             self.durable_position = flushed
 
     def _take_done(self) -> list[_Request]:

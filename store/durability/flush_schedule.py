@@ -5,64 +5,30 @@ every rule is tested without a thread and without waiting. Source: RocketMQ Flus
 CommitRealTimeService, DefaultMappedFile#isAbleToFlush; storage-formats 5.1, 5.4.
 """
 
-from dataclasses import dataclass
-from typing import Self
-
 from store import format as fmt
 from store.config import StoreConfig
-
-
-@dataclass(frozen=True, slots=True)
-class FlushRules:
-    """The settings of `StoreConfig` that decide when to flush. Intervals in milliseconds."""
-
-    file_size_bytes: int
-    interval_ms: int
-    least_pages: int
-    """Fewer new pages than this are left for the thorough flush; 0 flushes any byte."""
-    thorough_interval_ms: int
-    settle_interval_ms: int
-    """Interval at which the sink is called without any request."""
-    commit_interval_ms: int
-    commit_least_pages: int
-    commit_thorough_interval_ms: int
-
-    @classmethod
-    def from_config(cls, config: StoreConfig) -> Self:
-        """Take the rules from the store's settings.
-
-        With flush=sync the timed flush only picks up bytes without a request, so any byte counts.
-        """
-        return cls(
-            file_size_bytes=config.file_size_bytes,
-            interval_ms=config.flush_interval_ms,
-            least_pages=config.flush_least_pages if config.flush == "async" else 0,
-            thorough_interval_ms=config.flush_thorough_interval_ms,
-            settle_interval_ms=config.durable_mark_interval_ms,
-            commit_interval_ms=config.commit_interval_ms,
-            commit_least_pages=config.commit_least_pages,
-            commit_thorough_interval_ms=config.commit_thorough_interval_ms,
-        )
 
 
 class FlushSchedule:
     """Keeps when flush and commit were last asked about. All times are monotonic milliseconds."""
 
-    def __init__(self, rules: FlushRules, now_ms: int) -> None:
-        self._rules = rules
+    def __init__(self, config: StoreConfig, now_ms: int) -> None:
+        self._config = config
+        # With flush=sync the timed flush only picks up bytes without a request: any byte counts.
+        self._least_pages = config.flush_least_pages if config.flush == "async" else 0
         self._looked_ms = self._thorough_ms = now_ms
         self._commit_looked_ms = self._commit_thorough_ms = now_ms
         self._settled_ms = now_ms
 
     def wait_ms(self, now_ms: int, has_pool: bool) -> int:
         """Return the time until something is due, 0 or less when it is."""
-        rules = self._rules
+        config = self._config
         due_ms = min(
-            self._looked_ms + max(1, rules.interval_ms),
-            self._settled_ms + max(1, rules.settle_interval_ms or rules.interval_ms),
+            self._looked_ms + max(1, config.flush_interval_ms),
+            self._settled_ms + max(1, config.durable_mark_interval_ms or config.flush_interval_ms),
         )
         if has_pool:
-            due_ms = min(due_ms, self._commit_looked_ms + max(1, rules.commit_interval_ms))
+            due_ms = min(due_ms, self._commit_looked_ms + max(1, config.commit_interval_ms))
         return due_ms - now_ms
 
     def settled(self, now_ms: int) -> None:
@@ -71,28 +37,28 @@ class FlushSchedule:
 
     def is_flush_due(self, now_ms: int, max_position: int, flushed_position: int) -> bool:
         """Restart the interval if it has passed; return whether the timer wants a sync now."""
-        rules = self._rules
-        if now_ms < self._looked_ms + rules.interval_ms:
+        config = self._config
+        if now_ms < self._looked_ms + config.flush_interval_ms:
             return False
         self._looked_ms = now_ms
-        least_pages = rules.least_pages
-        if now_ms >= self._thorough_ms + rules.thorough_interval_ms:
+        least_pages = self._least_pages
+        if now_ms >= self._thorough_ms + config.flush_thorough_interval_ms:
             self._thorough_ms, least_pages = now_ms, 0
         return self._is_enough(max_position, flushed_position, least_pages)
 
     def is_commit_due(self, now_ms: int, wrote_position: int, committed_position: int) -> bool:
         """Restart the interval if it has passed; return whether the timer wants a commit now."""
-        rules = self._rules
-        if now_ms < self._commit_looked_ms + rules.commit_interval_ms:
+        config = self._config
+        if now_ms < self._commit_looked_ms + config.commit_interval_ms:
             return False
         self._commit_looked_ms = now_ms
-        least_pages = rules.commit_least_pages
-        if now_ms >= self._commit_thorough_ms + rules.commit_thorough_interval_ms:
+        least_pages = config.commit_least_pages
+        if now_ms >= self._commit_thorough_ms + config.commit_thorough_interval_ms:
             self._commit_thorough_ms, least_pages = now_ms, 0
         return self._is_enough(wrote_position, committed_position, least_pages)
 
     def _is_enough(self, hi: int, lo: int, least_pages: int) -> bool:
-        if hi // self._rules.file_size_bytes > lo // self._rules.file_size_bytes:
+        if hi // self._config.file_size_bytes > lo // self._config.file_size_bytes:
             return True  # A file is full: its rest cannot grow any more.
         if least_pages:
             return hi // fmt.PAGE_SIZE_BYTES - lo // fmt.PAGE_SIZE_BYTES >= least_pages

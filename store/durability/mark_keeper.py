@@ -6,14 +6,13 @@ mark meet; must not know how either is done. Source: fault-matrix S06.
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 
 from store.derived.dispatch import Built
 from store.durability.durable_mark import DurableMark
 
 
 class MarkKeeper:
-    """A `RoundSink` of the flush thread; the maintenance thread reports the derived files."""
+    """The flush thread says what is synced; the maintenance thread reports the derived files."""
 
     def __init__(self, mark: DurableMark, last_index: Callable[[int], int]) -> None:
         """Take the mark; `last_index(position)` is that of the last entry up to a position."""
@@ -24,10 +23,6 @@ class MarkKeeper:
         """Write the position up to which the log is durable, before the receipts."""
         with self._lock:
             self._mark.raise_durable(flushed_position, self._last_index(flushed_position))
-
-    def on_settled(self, now_ms: int) -> None:
-        """Sync the mark itself when its interval has passed."""
-        self._mark.maybe_sync(now_ms)
 
     def lower(self, position: int, index: int) -> None:
         """Lower the mark to a cut, durably, before the log is cut; no other mark is written
@@ -44,8 +39,7 @@ class MarkKeeper:
                 built = Built(now.dispatched_position, now.dispatched_item_count)
             if durable.position < now.dispatched_durable_position:
                 durable = Built(now.dispatched_durable_position, now.dispatched_durable_item_count)
-            new = replace(
-                now,
+            new = now._replace(
                 dispatched_position=built.position,
                 dispatched_durable_position=durable.position,
                 dispatched_item_count=built.item_count,

@@ -10,6 +10,8 @@ import ctypes
 import errno
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from store.errors import FileSystemError, StoreFullError, SyncFailedError
@@ -35,11 +37,8 @@ class FileSystem:
         flags = os.O_RDONLY if read_only else os.O_RDWR
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        try:
-            hit("fs.open")
+        with self._call("open", path):
             return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
-        except OSError as error:
-            raise self._translate("open", path, 0, error) from error
 
     def close(self, fd: int) -> None:
         """Close a descriptor. A failing close loses nothing that a sync promised."""
@@ -65,19 +64,13 @@ class FileSystem:
 
         For files written with `write_at` only: a hole under a map would SIGBUS on a full disk.
         """
-        try:
-            hit("fs.set_size")
+        with self._call("set size", path, size_bytes):
             os.ftruncate(fd, size_bytes)
-        except OSError as error:
-            raise self._translate("set size", path, size_bytes, error) from error
 
     def map(self, fd: int, path: str, size_bytes: int) -> mmap.mmap:
         """Map an allocated file shared and writable. The size must be the file's size."""
-        try:
-            hit("fs.map")
+        with self._call("map", path, size_bytes):
             return mmap.mmap(fd, size_bytes)
-        except OSError as error:
-            raise self._translate("map", path, size_bytes, error) from error
 
     def read_at(self, fd: int, path: str, position: int, size_bytes: int) -> bytes:
         """Read exactly `size_bytes` at `position`. Raises FileSystemError(EIO) at the end of file.
@@ -184,19 +177,13 @@ class FileSystem:
 
     def rename(self, source: str, target: str) -> None:
         """Give a file its final name atomically, replacing a file of that name."""
-        try:
-            hit("fs.rename")
+        with self._call("rename", target):
             os.replace(source, target)
-        except OSError as error:
-            raise self._translate("rename", target, 0, error) from error
 
     def unlink(self, path: str) -> None:
         """Remove a file's name; maps and descriptors that are open keep working."""
-        try:
-            hit("fs.unlink")
+        with self._call("unlink", path):
             os.unlink(path)
-        except OSError as error:
-            raise self._translate("unlink", path, 0, error) from error
 
     def make_directory(self, path: str, *, is_durable: bool = True) -> None:
         """Create a directory and its parents, durably unless the caller syncs them later."""
@@ -205,33 +192,33 @@ class FileSystem:
             missing.append(path)
             path = os.path.dirname(os.path.abspath(path))
         for directory in reversed(missing):
-            try:
-                hit("fs.make_directory")
-                os.mkdir(directory, DIRECTORY_MODE)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise self._translate("make directory", directory, 0, error) from error
+            with self._call("make directory", directory):
+                try:
+                    os.mkdir(directory, DIRECTORY_MODE)
+                except FileExistsError:
+                    continue
             if is_durable:
                 self.sync_directory(os.path.dirname(os.path.abspath(directory)))
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory. The directory above must be synced to make this durable."""
-        try:
-            hit("fs.remove_directory")
+        with self._call("remove directory", path):
             os.rmdir(path)
-        except OSError as error:
-            raise self._translate("remove directory", path, 0, error) from error
 
     def list_directory(self, path: str) -> list[str]:
         """Return the sorted names in a directory; empty when it does not exist."""
-        try:
-            hit("fs.list_directory")
-            return sorted(os.listdir(path))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._translate("list", path, 0, error) from error
+        with self._call("list directory", path):
+            try:
+                return sorted(os.listdir(path))
+            except FileNotFoundError:
+                return []
+
+    def remove_files(self, directory: str) -> None:
+        """Remove all files of a directory, the last one first, durably; make it if need be."""
+        for name in reversed(self.list_directory(directory)):
+            self.unlink(os.path.join(directory, name))
+        self.make_directory(directory)
+        self.sync_directory(directory)
 
     def read_file(self, path: str, size_bytes_max: int | None = None) -> bytes:
         """Return the bytes of a small file, up to a size. Raises FileSystemError."""
@@ -277,6 +264,15 @@ class FileSystem:
         free_bytes, needed_bytes = self.free_bytes(directory)[0], size_bytes + reserve_bytes
         if free_bytes < needed_bytes:
             raise StoreFullError(directory, needed_bytes, free_bytes)
+
+    @contextmanager
+    def _call(self, operation: str, path: str, needed_bytes: int = 0) -> Iterator[None]:
+        """Pass the failpoint of a call, and translate its error; for calls that are rare."""
+        try:
+            hit(f"fs.{operation.replace(' ', '_')}")
+            yield
+        except OSError as error:
+            raise self._translate(operation, path, needed_bytes, error) from error
 
     def _translate(
         self, operation: str, path: str, needed_bytes: int, error: BaseException

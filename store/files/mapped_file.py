@@ -14,7 +14,6 @@ import mmap
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final
 
 from store import format as fmt
@@ -60,12 +59,7 @@ class View:
     def __enter__(self) -> memoryview:
         return self.data
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -100,7 +94,6 @@ class MappedFile:
         position: int,
         size_bytes: int,
         fd: int,
-        buffer: memoryview | None = None,
     ) -> None:
         self._fs, self.path, self._fd = fs, path, fd
         self.position: Final = position
@@ -109,7 +102,8 @@ class MappedFile:
         self.wrote_position = position  # Moved by the writer only, after the bytes are in place.
         self.committed_position = position
         self.flushed_position = position
-        self._buffer = buffer  # From the transient pool; writes go there and not to the map.
+        self._buffer: memoryview | None = None
+        """From the transient pool; writes go there and not to the map."""
         self._map: mmap.mmap | None = None
         self._target: memoryview | None = None
         self.hold_count = 0
@@ -148,13 +142,11 @@ class MappedFile:
         takes small ones: the space is allocated, and the next sync tells the state of the disk."""
         if self._buffer is not None:
             return False
-        self.hold()  # Else the descriptor could be another file's by now.
         try:
-            self._fs.write_at(self._fd, self.path, at, data)
+            with self:  # Else the descriptor could be another file's by now.
+                self._fs.write_at(self._fd, self.path, at, data)
         except (StoreFullError, FileSystemError):
             return False
-        finally:
-            self.drop()
         return True
 
     def finish(self, data: bytes) -> None:
@@ -261,7 +253,7 @@ class MappedFile:
                 return mapped[at : at + size_bytes]
             except ValueError:  # Sealed by another thread meanwhile: read it as a sealed file.
                 pass
-        self.hold()
+        self.hold()  # By hand: a `with` takes 0.3 us more.
         try:
             return self._fs.read_at(self._fd, self.path, at, size_bytes)
         finally:
@@ -270,20 +262,14 @@ class MappedFile:
     def read_any(self, position: int, size_bytes: int) -> bytes:
         """Copy bytes of the file that need not be written yet; for checks. Errors as `read`."""
         assert self.position <= position <= self.end_position - size_bytes, f"{self.path}: read"
-        self.hold()
-        try:
+        with self:
             return self._fs.read_at(self._fd, self.path, position - self.position, size_bytes)
-        finally:
-            self.drop()
 
     def forget_cached(self, position: int, size_bytes: int) -> None:
         """Have the next read of durable bytes ask the disk. Raises ClosedError, FileSystemError."""
         assert self.position <= position <= self.end_position - size_bytes, self.path
-        self.hold()
-        try:
+        with self:
             self._fs.forget_cached(self._fd, self.path, position - self.position, size_bytes)
-        finally:
-            self.drop()
 
     def view(self, position: int, size_bytes: int) -> View:
         """Return a zero-copy window on committed bytes; errors as `read`."""
@@ -300,13 +286,16 @@ class MappedFile:
             raise
 
     def hold(self) -> None:
-        """Keep descriptor and map alive until `drop`. Raises ClosedError when already closed."""
+        """Keep descriptor and map alive until `drop`, or to the end of a `with` block.
+
+        Raises ClosedError when already closed.
+        """
         with self._lock:
             if self._closed:
                 raise ClosedError(self.path)
             self.hold_count += 1
 
-    def drop(self) -> None:
+    def drop(self, *_: object) -> None:
         """End a `hold`; the last one tears a closed file down."""
         with self._lock:
             self.hold_count -= 1
@@ -314,28 +303,24 @@ class MappedFile:
             if self._closed and not self.hold_count:
                 self._tear_down()
 
+    __enter__, __exit__ = hold, drop  # Without one more call for each read.
+
     def lock_memory(self) -> bool:
         """Keep the map in RAM (mlock) until the file is sealed; return whether that worked.
 
         May run beside reads and writes. Raises ClosedError.
         """
-        self.hold()
-        try:
+        with self:
             mapped = self._mapped()
             return page_memory.lock_memory(mapped) and page_memory.will_need(mapped)
-        finally:
-            self.drop()
 
     def overwrite(self, position: int, data: bytes) -> None:
         """Overwrite damaged bytes, durably; maps and views show it. Errors as `commit`, `sync`."""
         assert self._buffer is None, f"{self.path} has a write buffer"
         assert self.position <= position <= self.committed_position - len(data), self.path
-        self.hold()
-        try:
+        with self:
             self._fs.write_at(self._fd, self.path, position - self.position, data)
             self._fs.sync(self._fd, self.path)
-        finally:
-            self.drop()
 
     def rewrite(self, lo: int, hi: int) -> None:
         """Write the bytes from `lo` to `hi` once more as they are, durably. Errors as `sync`.
@@ -344,8 +329,7 @@ class MappedFile:
         alone succeeds then, and writes nothing. One sync of very much could not be told from one
         that hangs, so each is of SYNC_SIZE_BYTES at most."""
         assert self._buffer is None, f"{self.path} has a write buffer"
-        self.hold()
-        try:
+        with self:
             while lo < hi:
                 end = min(lo + SYNC_SIZE_BYTES, hi)
                 while lo < end:
@@ -353,8 +337,6 @@ class MappedFile:
                     self._fs.write_at(self._fd, self.path, lo - self.position, part)
                     lo += len(part)
                 self._fs.sync(self._fd, self.path)
-        finally:
-            self.drop()
 
     # --- End of life ---
 
@@ -369,20 +351,16 @@ class MappedFile:
         assert self._buffer is None, f"{self.path}: a file with a write buffer is never cut"
         hit("mapped_file.truncate")
         hi = self.end_position if dirty_hi is None else min(dirty_hi, self.end_position)
-        self.hold()
-        try:
+        with self:
             if position < hi:
                 base = self.position
                 zero_range(self._fs, self._fd, self.path, position - base, hi - base)
             self.wrote_position = self.committed_position = position
             self.flushed_position = min(self.flushed_position, position)
-        finally:
-            self.drop()
 
     def dirty_hi(self, position: int) -> int:
         """Return the byte after the last one, from `position` on, that is not zero."""
-        self.hold()
-        try:
+        with self:
             hi = self.end_position
             while hi > position:
                 lo = max(position, hi - CHUNK_SIZE_BYTES)
@@ -391,8 +369,6 @@ class MappedFile:
                     return lo + len(data.rstrip(b"\0"))
                 hi = lo
             return position
-        finally:
-            self.drop()
 
     def set_positions(self, position: int) -> None:
         """Declare everything before `position` written and durable; for recovery only."""
@@ -438,7 +414,7 @@ class PreparedFile:
         self._temporary = staged_path(*os.path.split(path))
         self.path, self.position, self.size_bytes = path, position, size_bytes
 
-    def publish(self, buffer: memoryview | None = None, *, is_durable: bool = True) -> MappedFile:
+    def publish(self, *, is_durable: bool = True) -> MappedFile:
         """Give the file its final name, durably if asked; on an error it is discarded.
 
         Raises FileSystemError or SyncFailedError."""
@@ -449,12 +425,13 @@ class PreparedFile:
         except BaseException:
             self.discard()
             raise
-        return MappedFile(self._fs, self.path, self.position, self.size_bytes, self._fd, buffer)
+        return MappedFile(self._fs, self.path, self.position, self.size_bytes, self._fd)
 
     def discard(self) -> None:
         """Close the file and remove its temporary name."""
         self._fs.close(self._fd)
-        _remove_partial(self._fs, self._temporary)
+        if os.path.exists(self._temporary):
+            self._fs.unlink(self._temporary)
 
 
 def prepare_file(
@@ -514,7 +491,6 @@ def create_file(
     size_bytes: int,
     *,
     warm_up: bool,
-    buffer: memoryview | None = None,
 ) -> MappedFile:
     """Make the file that starts at `position`, as `prepare_file`, under its final name.
 
@@ -522,12 +498,7 @@ def create_file(
     """
     prepared = prepare_file(fs, directory, position, size_bytes, warm_up=warm_up)
     assert prepared is not None, "cancelled without a canceller"
-    return prepared.publish(buffer)
-
-
-def _remove_partial(fs: FileSystem, path: str) -> None:
-    if os.path.exists(path):
-        fs.unlink(path)
+    return prepared.publish()
 
 
 def open_file(fs: FileSystem, directory: str, name: str, size_bytes: int) -> MappedFile:

@@ -77,7 +77,6 @@ class MappedFileQueue:
         self._reserved: list[MappedFile] = []  # The next files, taken ahead; empty and mapped.
         self._has_new_name = False  # A file was taken whose name may not be durable.
         self._detached: list[MappedFile] = []  # Out of the sequence, to be deleted; oldest first.
-        self.deleted_file_count = 0
 
     # --- Opening ---
 
@@ -194,7 +193,11 @@ class MappedFileQueue:
         if files:
             last = files[-1]
             if fill is not None:
-                self._fill(fill, last, file)
+                try:
+                    fill(last, file)
+                except BaseException:
+                    file.delete()
+                    raise
             assert last.wrote_position == last.end_position, f"{last.path} is not complete"
         self.files = (*files, file)
         return file
@@ -216,6 +219,15 @@ class MappedFileQueue:
                 raise
             self._reserved.append(file)
 
+    def file_count_for(self, size_bytes: int) -> int:
+        """Return how many more files pieces of `size_bytes` in all may need: each is within one
+        file, and leaves room for a blank."""
+        files = self.files
+        if files and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= files[-1].free_bytes:
+            return 0
+        # Two neighbours together do not fit into one file, else they would lie in one.
+        return 1 + 2 * size_bytes // self.file_size_bytes
+
     def reserve_position(self) -> int:
         """Return where the next file to reserve begins."""
         return self.end_position + len(self._reserved) * self.file_size_bytes
@@ -229,15 +241,6 @@ class MappedFileQueue:
         while self._reserved:  # The last one first, so that no gap is ever there.
             self._reserved[-1].delete()
             self._reserved.pop()
-
-    def _fill(
-        self, fill: Callable[[MappedFile, MappedFile], None], last: MappedFile, file: MappedFile
-    ) -> None:
-        try:
-            fill(last, file)
-        except BaseException:
-            file.delete()
-            raise
 
     def sync(self) -> int:
         """Make everything that was committed before the call durable; return the position reached.
@@ -340,7 +343,6 @@ class MappedFileQueue:
                 raise
             self._fs.sync_directory(self.directory)
             self.flushed_position = max(self.flushed_position, self.min_position)
-            self.deleted_file_count += 1
             return self.file_size_bytes
 
     def detach_first(self, count: int) -> tuple[MappedFile, ...]:
@@ -353,7 +355,6 @@ class MappedFileQueue:
         assert count < len(files), f"detach {count} of {len(files)} files"
         self._detached += files[:count]
         self.files = files[count:]
-        self.deleted_file_count += count
         return files[:count]
 
     @property

@@ -18,10 +18,8 @@ from store.files import page_memory
 from store.files.failpoints import hit
 from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import FileSource, MappedFileQueue
+from store.files.zeros import CHUNK_SIZE_BYTES, ZEROS
 from store.stats import StoreCounters
-
-_CHUNK_SIZE_BYTES: Final = 1024 * 1024  # 50 us a chunk, for which other threads wait.
-_ZEROS: Final = bytes(_CHUNK_SIZE_BYTES)
 
 
 class TransientPool:
@@ -78,9 +76,9 @@ class TransientPool:
                 if not self._dirty:
                     return
                 buffer = self._dirty.popleft()
-            for at in range(0, len(buffer), _CHUNK_SIZE_BYTES):
-                hi = min(at + _CHUNK_SIZE_BYTES, len(buffer))
-                buffer[at:hi] = _ZEROS[: hi - at]
+            for at in range(0, len(buffer), CHUNK_SIZE_BYTES):  # 50 us each: others wait.
+                hi = min(at + CHUNK_SIZE_BYTES, len(buffer))
+                buffer[at:hi] = ZEROS[: hi - at]
             with self._lock:
                 self._clean.append(buffer)
 

@@ -186,7 +186,7 @@ class Inspection:
         if not os.path.exists(path) or os.stat(path).st_size < fmt.CHECKPOINT.size:
             return []
         values = fmt.CHECKPOINT.unpack(self._fs.read_file(path, fmt.CHECKPOINT.size))
-        names = checkpoint.CheckpointValues.__slots__
+        names = checkpoint.CheckpointValues._fields
         return [
             {
                 "field": name,

@@ -43,7 +43,7 @@ from store.ledger.ledger import Ledger
 from store.ledger.start import LOG_FROM_ZERO, StartFile
 from store.ledger.start import NAME as START_NAME
 from store.log.commit_log import CommitLog
-from store.opening import is_replica_directory, log_directory, open_log
+from store.opening import Directory, is_replica_directory, log_directory, open_log
 from store.record.check import store_timestamp
 
 _CHUNK_SIZE_BYTES: Final = MIB
@@ -351,7 +351,7 @@ class _Repair:
         if marks_action is not None:
             # Opening refuses, and cuts nothing, when the log is not whole up to there.
             newest = Mark(marks_action.position, -1, 0, 0)
-        log = open_log(fs, root, self.config, None, newest, last_run).log
+        log = open_log(Directory(fs, root, self.config, None, newest, last_run)).log
         try:
             log.sync()
             end = log.max_position

@@ -5,7 +5,6 @@ unit counts before the entry's own header confirmed it. The index is therefore s
 Source: storage-formats 7.2.
 """
 
-import os
 import threading
 from typing import Final, NamedTuple
 
@@ -169,10 +168,7 @@ class LedgerIndex:
         """Remove every file, opened or not."""
         self._drop_spares()
         self.files.close()
-        directory = self.files.directory
-        for name in reversed(self._fs.list_directory(directory)):
-            self._fs.unlink(os.path.join(directory, name))
-        self._fs.sync_directory(directory)
+        self._fs.remove_files(self.files.directory)
 
     def _drop_spares(self) -> None:
         self._taken_position = -1

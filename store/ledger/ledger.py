@@ -70,13 +70,21 @@ class Deletion:
         Return False if the log was replaced meanwhile: no file is to be deleted. Raises
         StoreFullError or FileSystemError (nothing has changed), SyncFailedError (stop).
         """
-        return self._ledger.save_start(self.start, self._number)
+        ledger = self._ledger
+        with ledger._start_lock:
+            if not ledger.changes.is_unchanged(self._number):
+                return False
+            ledger._start_file.save(self.start)
+            return True
 
     def forget(self) -> bool:
         """Take the files out of the log, in memory only. Return False as `write_start`."""
-        if not self._ledger.changes.is_unchanged(self._number):
+        ledger = self._ledger
+        if not ledger.changes.is_unchanged(self._number):
             return False
-        self._ledger.detach(self.start, self.file_count)
+        ledger._take_start(self.start)
+        ledger.files.detach_first(self.file_count)
+        ledger.index.detach_below(ledger.first_index)
         return True
 
     def remove(self) -> None:
@@ -365,7 +373,7 @@ class Ledger(LedgerReader):
     def reserve(self, size_bytes: int, file_count: int) -> None:
         """Make room for entries of `size_bytes` in all, raw or not; the next writes cannot fail.
 
-        `file_count` is that of `file_count_for`. Raises StoreFullError, FileSystemError or
+        `file_count` is of `files.file_count_for`. Raises StoreFullError, FileSystemError or
         BusyError; what was reserved before stays.
         """
         self.index.prepare(self.last_index + 1, size_bytes // _HEADER + 1)
@@ -375,7 +383,7 @@ class Ledger(LedgerReader):
     def has_room_at_hand(self, size_bytes: int) -> bool:
         """Whether entries of `size_bytes` in all fit into the last file and its index as they are.
 
-        If not, `file_count_for` and `reserve` make room."""
+        If not, `files.file_count_for` and `reserve` make room."""
         file, files = self._mapped, self.files.files
         return (
             file is not None
@@ -385,14 +393,6 @@ class Ledger(LedgerReader):
             and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= file.end_position - file.wrote_position
             and self.index.has_room_at_hand(size_bytes // _HEADER + 1)
         )
-
-    def file_count_for(self, size_bytes: int) -> int:
-        """Return how many more files entries of `size_bytes` in all may need."""
-        files, file_size_bytes = self.files.files, self.files.file_size_bytes
-        if files and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= files[-1].free_bytes:
-            return 0
-        # Two neighbours together do not fit into one file, else they would lie in one.
-        return 1 + 2 * size_bytes // file_size_bytes
 
     def _reserve_for(self, position: int, more_count: int = 0) -> None:
         """Have the file at `position` mapped, and `more_count` files behind it."""
@@ -444,16 +444,26 @@ class Ledger(LedgerReader):
         return iter(newest) if lo >= hi else chain(newest, record_runs(self, lo, hi))
 
     def entry_runs(self, records: bytes) -> list[EntryRun]:
-        """Return the entries of records; see `RecordLog.entry_runs`."""
+        """Return the entries of records that were read and lie back to back.
+
+        Raises PositionRangeError for records that expired meanwhile, CorruptionError.
+        """
         return entry_runs(self, records)
 
     def place_of(self, index: int) -> int:
-        """Return where an entry begins; as `LedgerReader.place_of`. For the writer's thread."""
+        """Return where an entry begins, or where the log ends for the one after the last.
+
+        As `position_of`, but from memory or the index alone where they have it: the entry is not
+        read. For the writer's thread.
+        """
         tail = self.tail
         if index == tail.link.entry_index + 1:
             return tail.end_position
         position = self.recent.position_of(index)
-        return super().place_of(index) if position is None else position
+        if position is not None:
+            return position
+        unit = self.index.get(index) if index >= self.first_index else None
+        return unit.position if unit is not None else self.position_of(index)
 
     def read_range(self, lo_index: int, hi_index: int, max_size_bytes: int) -> bytes:
         """Copy the raw bytes of `range_of`, as `Ledger.check_raw` of another replica takes them.
@@ -628,20 +638,6 @@ class Ledger(LedgerReader):
         """
         return Deletion(self, self.start_at(self.files.files[file_count]), file_count)
 
-    def save_start(self, start: LogStart, number: int) -> bool:
-        """Save a start unless the log was replaced meanwhile; for `Deletion` only."""
-        with self._start_lock:
-            if not self.changes.is_unchanged(number):
-                return False
-            self._start_file.save(start)
-            return True
-
-    def detach(self, start: LogStart, file_count: int) -> None:
-        """Let the log begin at `start`, without its first files; for `Deletion` only."""
-        self._take_start(start)
-        self.files.detach_first(file_count)
-        self.index.detach_below(self.first_index)
-
     @property
     def has_detached(self) -> bool:
         """Whether files that are not part of the log any more are still to be deleted."""
@@ -668,21 +664,20 @@ class Ledger(LedgerReader):
         start, is_resetting = self._start_file.load()
         self._begin(start)
         if is_resetting:
-            self._wipe_data()
+            self._fs.remove_files(self.files.directory)
         else:
             self._delete_expired(start.file_position)
         self.files.load()
         self.index.load()
         if is_resetting:
             self._reset_files()
-        self._check_files()
-
-    def _wipe_data(self) -> None:
-        directory = self.files.directory
-        for name in reversed(self._fs.list_directory(directory)):
-            self._fs.unlink(os.path.join(directory, name))
-        self._fs.make_directory(directory)
-        self._fs.sync_directory(directory)
+        files = self.files
+        if not files.files and start.file_position == start.end_position == 0:
+            return
+        expected = fmt.file_name(start.file_position)
+        first_file = fmt.file_name(files.min_position) if files.files else "none"
+        if first_file != expected:  # The data begin elsewhere than the log.
+            raise LayoutError(files.directory, f"{expected} as the first file", first_file)
 
     def _delete_expired(self, file_position: int) -> None:
         """Finish a deletion that a crash or an error stopped, whatever it has left of its files.
@@ -696,16 +691,6 @@ class Ledger(LedgerReader):
             for name in expired:
                 self._fs.unlink(os.path.join(directory, name))
             self._fs.sync_directory(directory)
-
-    def _check_files(self) -> None:
-        """Refuse data files that begin elsewhere than the log."""
-        start, files = self.start, self.files
-        if not files.files and start.file_position == start.end_position == 0:
-            return
-        expected = fmt.file_name(start.file_position)
-        first_file = fmt.file_name(files.min_position) if files.files else "none"
-        if first_file != expected:
-            raise LayoutError(files.directory, f"{expected} as the first file", first_file)
 
     def adopt(self, tail: LedgerTail, runs: TermRuns) -> None:
         """Take over the end and the terms that recovery found; for `recover_ledger` only."""

@@ -340,17 +340,6 @@ class LedgerReader:
             lo, size_bytes = lo_index + 1, first.size_bytes
         return Range(lo_index, lo, first.position, size_bytes)
 
-    def place_of(self, index: int) -> int:
-        """Return where an entry begins, or where the log ends for the one after the last.
-
-        As `position_of`, but from the index alone where that has a unit: the entry is not read.
-        """
-        tail = self.tail
-        if index == tail.link.entry_index + 1:
-            return tail.end_position
-        unit = self.index.get(index) if index >= self.first_index else None
-        return unit.position if unit is not None else self.position_of(index)
-
     def read(self, position: int, size_bytes: int) -> bytes:
         """Copy the bytes of a record; errors as MappedFile.read."""
         self._check_end(position + size_bytes)

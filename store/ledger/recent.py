@@ -10,9 +10,10 @@ One thread, that of the ledger's writer, adds and takes.
 """
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
 from store import format as fmt
+from store.log.record_log import StampedEntry
 from store.record.units import BatchUnits
 
 RECENT_SIZE_BYTES_MAX: Final = 8 << 20
@@ -23,17 +24,6 @@ _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _new_tuple: Final = tuple.__new__  # Makes a named tuple in one step.
 
 
-class NewestEntry(NamedTuple):
-    """One entry that holds records. `units` is None where only a walk can tell them."""
-
-    entry_index: int
-    position: int
-    end_position: int
-    data: bytes
-    """The whole entry, header included."""
-    units: BatchUnits | None
-
-
 class NewestEntries:
     """Entries that hold records, in log order."""
 
@@ -42,7 +32,7 @@ class NewestEntries:
     def __init__(self) -> None:
         self.is_kept = False
         """Whether entries are kept, for a reader on the thread that adds."""
-        self._entries: deque[NewestEntry] = deque()
+        self._entries: deque[StampedEntry] = deque()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -58,7 +48,7 @@ class NewestEntries:
         """Keep the entry at `position`, which was just written and holds records."""
         if self.is_kept:
             entries = self._entries
-            entries += (_new_tuple(NewestEntry, (index, position, end_position, data, units)),)
+            entries += (_new_tuple(StampedEntry, (index, position, end_position, data, units)),)
             while end_position - entries[0].position > RECENT_SIZE_BYTES_MAX:
                 entries.popleft()
 
@@ -78,13 +68,13 @@ class NewestEntries:
             lo = end_position
         return bodies, lo
 
-    def stamped(self, lo: int, hi: int) -> list[NewestEntry] | None:
+    def stamped(self, lo: int, hi: int) -> list[StampedEntry] | None:
         """Return the entries that make up the log from `lo` to `hi`, if the units of each are
         known, else None; forget the entries before `lo`."""
         entries = self._entries
         while entries and entries[0].position < lo:
             entries.popleft()
-        newest = list[NewestEntry]()
+        newest = list[StampedEntry]()
         for entry in entries:
             if entry.position != lo or entry.units is None:
                 return None

@@ -10,6 +10,7 @@ and synced and later files are deleted before anything is appended, so old bytes
 Sources: design 4.5; fault-matrix S05, S07, S16, D7; storage-formats 7.4.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -67,18 +68,16 @@ def recover_ledger(
     *,
     durable_position: int | None = None,
     durable_index: int = -1,
-    scan_from_position: int | None = None,
     synced_position: int | None = None,
 ) -> tuple[Ledger, LedgerRecoveryReport]:
     """Open the ledger below `root`, made if there is none; return it with a report.
 
     Everything before `durable_position`, and up to `durable_index`, was once known to be durable.
-    The walk begins with the file that holds `durable_position` (None: with the last file but two)
-    or `scan_from_position` if that is lower, or earlier where the beginning of that file does not
-    link to what is before it. Entries before the walk were durable: the scrubber checks them.
-    What was accepted from `synced_position` on (None: since the beginning of the walk) is written
-    again (`MappedFile.rewrite`). So everything that was accepted is durable on return. Opening
-    twice gives the same bytes.
+    The walk begins with the file that holds `durable_position` (None: with the last file but two),
+    or earlier where the beginning of that file does not link to what is before it. Entries before
+    the walk were durable: the scrubber checks them. What was accepted from `synced_position` on
+    (None: since the beginning of the walk) is written again (`MappedFile.rewrite`). So everything
+    that was accepted is durable on return. Opening twice gives the same bytes.
 
     Raises CorruptionError (below the mark something is bad: no data file was changed), LayoutError,
     FileSystemError, StoreFullError or SyncFailedError; nothing stays open then.
@@ -86,11 +85,7 @@ def recover_ledger(
     ledger = Ledger(fs, root, config, source)
     try:
         ledger.load()
-        wanted = [p for p in (durable_position, scan_from_position) if p is not None]
-        from_position = min(wanted) if wanted else None
-        report = _recover(
-            ledger, durable_position or 0, durable_index, from_position, synced_position
-        )
+        report = _recover(ledger, durable_position, durable_index, synced_position)
     except BaseException:
         ledger.close()
         raise
@@ -99,12 +94,11 @@ def recover_ledger(
 
 def _recover(
     ledger: Ledger,
-    durable_position: int,
+    durable_position: int | None,
     durable_index: int,
-    from_position: int | None,
     synced_position: int | None,
 ) -> LedgerRecoveryReport:
-    begin = _choose_begin(ledger, from_position)
+    begin, durable_position = _choose_begin(ledger, durable_position), durable_position or 0
     difference: list[tuple[EntryBoundary, int]] = []
 
     def compare(place: EntryBoundary, run: Run) -> None:
@@ -127,7 +121,10 @@ def _recover(
     ledger.adopt(LedgerTail(walk.link, walk.end_position), _term_runs(ledger, begin, walk))
     if walk.link == ledger.start.link:
         ledger.restore_start()
-    cut_size_bytes = dirty_hi - walk.end_position
+    cut_size_bytes, problem = dirty_hi - walk.end_position, walk.problem
+    reason = "a blank without an entry behind it"
+    if problem is not None:
+        reason = f"{problem.field} is {problem.actual}, expected {problem.expected}"
     return LedgerRecoveryReport(
         scanned_from_position=begin.position,
         scanned_size_bytes=walk.scanned_size_bytes,
@@ -136,16 +133,9 @@ def _recover(
         last_index=walk.link.entry_index,
         cut_size_bytes=cut_size_bytes,
         first_cut_index=walk.link.entry_index + 1 if cut_size_bytes else -1,
-        cut_reason=_reason(walk) if cut_size_bytes else "",
+        cut_reason=reason if cut_size_bytes else "",
         rewritten_unit_count=rewritten,
     )
-
-
-def _reason(walk: _WalkEnd) -> str:
-    problem = walk.problem
-    if problem is None:
-        return "a blank without an entry behind it"
-    return f"{problem.field} is {problem.actual}, expected {problem.expected}"
 
 
 def _below_the_mark(
@@ -251,17 +241,5 @@ def _term_runs(ledger: Ledger, begin: EntryBoundary, walk: _WalkEnd) -> TermRuns
             term = own
         if own == begin.link.term:
             break
-        index = _end_of_term(ledger, index, hi)
+        index = bisect_right(range(hi), term, index, key=lambda n: ledger.header(n).term)
     return runs.extended(changes).extended(walk.term_changes)
-
-
-def _end_of_term(ledger: Ledger, index: int, hi: int) -> int:
-    """Return the first entry in (index, hi) of a later term than that of `index`, or `hi`."""
-    term, lo = ledger.header(index).term, index
-    while hi - lo > 1:  # Invariant: lo has the term, hi has a later one or is the end.
-        middle = (lo + hi) // 2
-        if ledger.header(middle).term <= term:
-            lo = middle
-        else:
-            hi = middle
-    return hi

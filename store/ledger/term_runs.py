@@ -63,15 +63,9 @@ class TermRuns:
 
     def runs(self, last_index: int) -> list[tuple[int, int]]:
         """Return (first index, term) of each term that has entries up to `last_index`."""
-        term_runs = []
-        for number, (first, term) in enumerate(zip(self._firsts, self._terms, strict=True)):
-            lo = max(first, self.first_index)
-            hi = self._hi(number, last_index)
-            if lo < hi:
-                term_runs.append((lo, term))
-        return term_runs
-
-    def _hi(self, number: int, last_index: int) -> int:
-        following = number + 1
-        hi = self._firsts[following] if following < len(self._firsts) else last_index + 1
-        return min(hi, last_index + 1)
+        ends = (*self._firsts[1:], last_index + 1)
+        return [
+            (max(first, self.first_index), term)
+            for first, term, end in zip(self._firsts, self._terms, ends, strict=True)
+            if max(first, self.first_index) < min(end, last_index + 1)
+        ]

@@ -24,7 +24,11 @@ def check_range(ledger: LedgerReader, lo_index: int, hi_index: int) -> None:
     read is damage. May run beside reads and appends, not beside a cut. Raises PositionRangeError
     for entries that are not there, ClosedError.
     """
-    tail, point, files = ledger.tail, _begin(ledger, lo_index), ledger.files
+    start, tail, files = ledger.start, ledger.tail, ledger.files
+    point, before = EntryBoundary(start.min_position, start.link), lo_index - 1
+    if before > start.link.entry_index:
+        link = ChainLink(before, ledger.term_at(before), ledger.chain_crc_at(before))
+        point = EntryBoundary(ledger.position_of(lo_index), link)
     walk = LedgerWalk(
         lambda position, size_bytes: files.file_at(position).read_any(position, size_bytes),
         files.file_size_bytes,
@@ -41,15 +45,6 @@ def check_range(ledger: LedgerReader, lo_index: int, hi_index: int) -> None:
         if run.problem is not None:
             raise corruption(file, point.position, run.problem)
         point = walk.behind(point, run)
-
-
-def _begin(ledger: LedgerReader, lo_index: int) -> EntryBoundary:
-    """Return where an entry begins, and the entry before."""
-    start = ledger.start
-    if lo_index <= start.link.entry_index + 1:
-        return EntryBoundary(start.min_position, start.link)
-    link = ChainLink(lo_index - 1, ledger.term_at(lo_index - 1), ledger.chain_crc_at(lo_index - 1))
-    return EntryBoundary(ledger.position_of(lo_index), link)
 
 
 def _end_by_index(ledger: LedgerReader, index: int) -> int:

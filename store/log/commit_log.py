@@ -83,16 +83,9 @@ class CommitLog:
         FileSystemError or BusyError; nothing was written then.
         """
         size_bytes = len(batch)
-        files = self.files.files
-        last = files[-1] if files else None
-        fits = last is not None and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= last.free_bytes
-        if last is None:
-            position = 0
-        else:
-            position = last.wrote_position if fits else last.end_position
-        record_positions, queue_offsets, updates, _ = self._stamp(batch, position, now_unix_ms)
-        if not fits or last is None:
-            last = self._roll()
+        position, fits, stamped = self._stamp(batch, now_unix_ms)
+        record_positions, queue_offsets, updates, _ = stamped
+        last = self.files.files[-1] if fits else self._roll()
         hit("commit_log.before_append")
         landed = last.append(self._scratch_view[:size_bytes])
         assert landed == position, f"stamped for {position}, landed at {landed}"
@@ -107,9 +100,17 @@ class CommitLog:
             now_unix_ms,
         )
 
-    def _stamp(self, batch: bytes, position: int, now_unix_ms: int) -> Stamped:
-        """Check a batch and patch its copy in the scratch for a position; errors as `append`."""
-        size_bytes = len(batch)
+    def _stamp(self, batch: bytes, now_unix_ms: int) -> tuple[int, bool, Stamped]:
+        """Check a batch and patch its copy in the scratch for its place; errors as `append`.
+
+        Return the place, and whether that is in the last file.
+        """
+        size_bytes, files = len(batch), self.files.files
+        fits, position = False, 0
+        if files:
+            last = files[-1]
+            fits = size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= last.free_bytes
+            position = last.wrote_position if fits else last.end_position
         if size_bytes > self._batch_size_bytes_max:
             raise LimitExceededError("batch", size_bytes, self._batch_size_bytes_max)
         if size_bytes > len(self._scratch):
@@ -117,7 +118,7 @@ class CommitLog:
             self._scratch_view = memoryview(self._scratch)
         scratch = self._scratch
         scratch[0:size_bytes] = batch
-        return self.stamper.stamp(batch, scratch, 0, position, now_unix_ms)
+        return position, fits, self.stamper.stamp(batch, scratch, 0, position, now_unix_ms)
 
     def _roll(self) -> MappedFile:
         """Close the last file with a blank and take the next one into use.

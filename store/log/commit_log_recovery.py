@@ -31,11 +31,11 @@ class RecoveryReport(NamedTuple):
 
 class _FileEnd(NamedTuple):
     position: int
-    record_count: int
-    reason: str  # Why the walk stopped before the end of the file; empty when it did not.
-    field: str
-    expected: str
-    actual: str
+    record_count: int = 0
+    reason: str = ""  # Why the walk stopped before the end of the file; empty when it did not.
+    field: str = ""
+    expected: str = ""
+    actual: str = ""
 
 
 def recover_commit_log(
@@ -58,7 +58,7 @@ def recover_commit_log(
     files = log.files.files
     if not files:
         if known_good_position:
-            raise _corruption(log, _FileEnd(0, 0, "", "", "", ""), known_good_position)
+            raise _corruption(log, _FileEnd(0), known_good_position)
         return RecoveryReport(0, 0, 0, 0, "")
     first = len(files) - 1
     while first > 0 and files[first].position >= known_good_position:
@@ -113,7 +113,7 @@ def _walk_file(file: MappedFile) -> _FileEnd:
             if checked.blank_size_bytes != left:
                 blank_size = str(checked.blank_size_bytes)
                 return _FileEnd(position, count, "wrong blank", "blank size", str(left), blank_size)
-            return _FileEnd(file.end_position, count, "", "", "", "")
+            return _FileEnd(file.end_position, count)
         if checked.problem is not None:
             problem = checked.problem
             return _FileEnd(
@@ -125,4 +125,4 @@ def _walk_file(file: MappedFile) -> _FileEnd:
             size_bytes *= 2  # One record is larger than a read.
         else:
             size_bytes = _READ_SIZE_BYTES
-    return _FileEnd(position, count, "", "", "", "")
+    return _FileEnd(position, count)

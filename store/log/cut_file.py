@@ -85,14 +85,10 @@ def write_cut_file(
     hit("cut_file.before_rename")
     fs.rename(temporary, path)
     fs.sync_directory(directory)
-    _delete_oldest(fs, root)
-    return CutFile(path, epoch, lo, hi, now_unix_ms)
-
-
-def _delete_oldest(fs: FileSystem, root: str) -> None:
     files = list_cut_files(fs, root)
     for cut in files[: max(0, len(files) - CUT_FILES_KEPT_MAX)]:
         fs.unlink(cut.path)
+    return CutFile(path, epoch, lo, hi, now_unix_ms)
 
 
 def list_cut_files(fs: FileSystem, root: str) -> list[CutFile]:

@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Literal, Self
 
 from store.errors import BusyError
@@ -20,17 +19,27 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class PutLock:
-    """Interface of both locks. Not reentrant. `with lock:` waits at most the default timeout."""
+    """Not reentrant. `with lock:` waits at most the default timeout.
+
+    `blocking`: waiters sleep in the kernel. Right for syncs and long appends; RocketMQ's default.
+    `spin`: waiters try again and yield the processor in between. RocketMQ's spin lock never
+    yields; here the holder needs the interpreter lock to get on, which `sched_yield` gives it (the
+    call releases it).
+    """
 
     def __init__(
-        self, timeout_ms: int, *, monotonic_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        kind: Literal["blocking", "spin"],
+        timeout_ms: int,
+        *,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._lock = threading.Lock()
+        self._is_spinning = kind == "spin"
         self._timeout_ms = timeout_ms
         self._monotonic_ns = monotonic_ns
         self._began_ns: int | None = None  # When the holder took the lock; None while it is free.
         # Moved by the holder only.
-        self.acquired_count = 0
         self.contended_count = 0
         self._held_ns_max = 0
         # Moved by threads that gave up; may miss one under contention, it is a statistic.
@@ -48,7 +57,6 @@ class PutLock:
                 self.timeout_count += 1
                 raise BusyError("the put lock", limit_ms)
         self._began_ns = self._monotonic_ns()
-        self.acquired_count += 1
         self.contended_count += contended
 
     def release(self) -> None:
@@ -71,36 +79,8 @@ class PutLock:
         return 0 if began_ns is None else (self._monotonic_ns() - began_ns) // _NS_PER_MS
 
     def _wait(self, timeout_ms: int) -> bool:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        self.acquire()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
-
-
-class BlockingLock(PutLock):
-    """Waiters sleep in the kernel. Right for syncs and long appends; RocketMQ's default."""
-
-    def _wait(self, timeout_ms: int) -> bool:
-        return self._lock.acquire(timeout=timeout_ms / 1000)
-
-
-class SpinLock(PutLock):
-    """Waiters try again and yield the processor in between.
-
-    RocketMQ's spin lock never yields; here the holder needs the interpreter lock to get on, which
-    `sched_yield` gives it (the call releases it).
-    """
-
-    def _wait(self, timeout_ms: int) -> bool:
+        if not self._is_spinning:
+            return self._lock.acquire(timeout=timeout_ms / 1000)
         deadline_ns = self._monotonic_ns() + timeout_ms * _NS_PER_MS
         while not self._lock.acquire(blocking=False):
             if self._monotonic_ns() >= deadline_ns:
@@ -108,7 +88,9 @@ class SpinLock(PutLock):
             os.sched_yield()
         return True
 
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
 
-def make_put_lock(kind: Literal["blocking", "spin"], timeout_ms: int) -> PutLock:
-    """Make the lock that `StoreConfig.put_lock` names."""
-    return SpinLock(timeout_ms) if kind == "spin" else BlockingLock(timeout_ms)
+    def __exit__(self, *_: object) -> None:
+        self.release()

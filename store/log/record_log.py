@@ -7,7 +7,6 @@ not know either. All positions are bytes of the data files' space.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from store.files.mapped_file import View
 from store.log.sequence_lock import SequenceLock
 from store.record.units import BatchUnits
 
@@ -36,27 +35,19 @@ class EntryRun(NamedTuple):
     term: int
 
 
-class StampedEntry(Protocol):
-    """An entry that was stamped here: its bytes from a log position on, and its units."""
+class StampedEntry(NamedTuple):
+    """One entry that holds records. `units` is None where only a walk can tell them."""
 
-    @property
-    def position(self) -> int:
-        """Log position of the first byte."""
-        ...
-
-    @property
-    def data(self) -> bytes:
-        """All bytes of the entry."""
-        ...
-
-    @property
-    def units(self) -> BatchUnits | None:
-        """Units and keys that dispatch writes for it; never None here."""
-        ...
+    entry_index: int
+    position: int
+    end_position: int
+    data: bytes
+    """The whole entry, header included."""
+    units: BatchUnits | None
 
 
 class RecordLog(Protocol):
-    """A log of message records. One writer at a time; reads from any thread."""
+    """A log of message records as derived files read it, on any thread beside its one writer."""
 
     @property
     def has_full_checksums(self) -> bool:
@@ -84,25 +75,8 @@ class RecordLog(Protocol):
         """End of the bytes that can be read."""
         ...
 
-    @property
-    def flushed_position(self) -> int:
-        """Position before which every byte is durable."""
-        ...
-
-    def append(self, batch: bytes, *, now_unix_ms: int) -> AppendResult:
-        """Validate, patch and append encoded records, all or none.
-
-        Raises RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
-        FileSystemError or BusyError (no next file); nothing was written then.
-        """
-        ...
-
     def read(self, position: int, size_bytes: int) -> bytes:
         """Copy the bytes of a record. Raises PositionRangeError, ClosedError, FileSystemError."""
-        ...
-
-    def view(self, position: int, size_bytes: int) -> View:
-        """Return a zero-copy window on the bytes of a record; errors as `read`."""
         ...
 
     def check(self, position: int, data: bytes) -> None:
@@ -140,33 +114,4 @@ class RecordLog(Protocol):
 
         `hi` may be anywhere: the record that it cuts off is left out. Raises CorruptionError.
         """
-        ...
-
-    # --- Entries ---
-
-    def last_index_before(self, position: int) -> int:
-        """Return the last entry that ends at or before a position; -1 without entries."""
-        ...
-
-    def end_of(self, index: int) -> int:
-        """Return the byte behind the entry, or the byte of a plain log, with an index."""
-        ...
-
-    def entry_runs(self, records: bytes) -> list[EntryRun]:
-        """Return the entries of records that were read and lie back to back; none without entries.
-
-        Raises PositionRangeError for records that expired meanwhile, CorruptionError.
-        """
-        ...
-
-    def sync(self) -> int:
-        """Make all appended bytes durable; return the position reached. SyncFailedError: stop."""
-        ...
-
-    def delete_first(self) -> int:
-        """Delete the oldest file, never the last; return the bytes freed (0: nothing to do)."""
-        ...
-
-    def close(self) -> None:
-        """Release the files. Syncs nothing."""
         ...

@@ -72,17 +72,9 @@ class ShippedLog(CommitLog):
 
         `append_prepared` may follow or not: the next batch takes the place.
         """
-        size_bytes = len(batch)
-        files = self.files.files
-        last = files[-1] if files else None
-        fits = last is not None and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= last.free_bytes
-        if last is None:
-            position = 0
-        else:
-            position = last.wrote_position if fits else last.end_position
-        stamped = self._stamp(batch, position, now_unix_ms)
+        position, fits, stamped = self._stamp(batch, now_unix_ms)
         self._make_room(0 if fits else 1)
-        prepared = self._prepared = PreparedBatch(position, size_bytes, *stamped, now_unix_ms)
+        prepared = self._prepared = PreparedBatch(position, len(batch), *stamped, now_unix_ms)
         return prepared
 
     def append_prepared(self, prepared: PreparedBatch) -> AppendResult:
@@ -154,16 +146,8 @@ class ShippedLog(CommitLog):
 
     # --- Room ---
 
-    def file_count_for(self, size_bytes: int) -> int:
-        """Return how many more files records or raw bytes of `size_bytes` in all may need."""
-        files, file_size_bytes = self.files.files, self.files.file_size_bytes
-        if files and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= files[-1].free_bytes:
-            return 0
-        # Two neighbours together do not fit into one file, else they would lie in one.
-        return 1 + 2 * size_bytes // file_size_bytes
-
     def reserve(self, size_bytes: int, file_count: int) -> None:
-        """Make room, so that the next writes cannot fail; `file_count` is of `file_count_for`.
+        """Make room: the next writes cannot fail. `file_count` is of `files.file_count_for`.
 
         Raises StoreFullError, FileSystemError or BusyError; what was reserved before stays.
         """

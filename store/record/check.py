@@ -80,7 +80,9 @@ def check_records(data: bytes, position: int, *, require_property_crc: bool = Fa
         if magic == fmt.MAGIC_BLANK:
             blank_size_bytes = size_bytes
         elif magic not in (fmt.MAGIC_V1, fmt.MAGIC_V2):
-            return CheckedRun(at, count, 0, store_unix_ms, _magic_problem(at, magic))
+            expected = f"{fmt.MAGIC_V1:08X}, {fmt.MAGIC_V2:08X} or {fmt.MAGIC_BLANK:08X}"
+            problem = RecordFormatError(at + 4, "magic", expected, f"{magic:08X}")
+            return CheckedRun(at, count, 0, store_unix_ms, problem)
     return CheckedRun(at, count, blank_size_bytes, store_unix_ms, None)
 
 
@@ -133,8 +135,3 @@ def _problem(
     except RecordFormatError as problem:
         return problem
     return None
-
-
-def _magic_problem(at: int, magic: int) -> RecordFormatError:
-    expected = f"{fmt.MAGIC_V1:08X}, {fmt.MAGIC_V2:08X} or {fmt.MAGIC_BLANK:08X}"
-    return RecordFormatError(at + 4, "magic", expected, f"{magic:08X}")

@@ -11,7 +11,7 @@ from typing import Final
 
 from store import format as fmt
 from store.engine import Engine, StoreKind
-from store.errors import CorruptionError, StoreError, SyncFailedError
+from store.errors import CorruptionError, StoreError
 from store.files.failpoints import hit
 from store.ledger.entry import KIND_DATA, ChainLink
 from store.ledger.ledger import Deletion, Ledger, PreparedEntry
@@ -65,14 +65,12 @@ class ReplicaStore(ReplicatedStore[Ledger]):
             size_bytes = len(batch) + _HEADER
             has_room = ledger.has_room_at_hand(size_bytes)
             if not has_room:
-                self._poll_files(ledger.file_count_for(size_bytes))
+                self._poll_files(ledger.files.file_count_for(size_bytes))
             now, last = engine.clock(), self._last_store_unix_ms
             now = now if now > last else last
             return ledger.prepare(KIND_DATA, batch, now_unix_ms=now, has_room=has_room)
         except StoreError as error:
-            engine.count_failure(error)
-            if isinstance(error, SyncFailedError):
-                engine.on_fatal(error)
+            engine.refuse(error)
             raise
 
     def append_prepared(self, prepared: PreparedEntry, term: int) -> AppendResult:
@@ -174,16 +172,13 @@ class ReplicaStore(ReplicatedStore[Ledger]):
     def maintain(self) -> None:
         """Sync the derived files, make spare files, judge old ones; errors as `Store.maintain`."""
         with self.engine.failed_syncs_fatal():
-            self._maintain()
-
-    def _maintain(self) -> None:
-        self.engine.check_open()
-        self.engine.sync_derived()
-        self.ledger.index.make_spare()
-        self._judge_files()
-        if self.ledger.has_detached:  # A deletion failed, and the next one may be far away.
-            self.ledger.delete_detached()
-            self.delete_expired_derived()
+            self.engine.check_open()
+            self.engine.sync_derived()
+            self.ledger.index.make_spare()
+            self._judge_files()
+            if self.ledger.has_detached:  # A deletion failed, and the next one may be far away.
+                self.ledger.delete_detached()
+                self.delete_expired_derived()
 
     def deletable_index(self, limit_index: int) -> int:
         """Return the last entry of the files that have to go, at most `limit_index`.

@@ -396,7 +396,11 @@ class RepairSession:
                     at = at % self._config.file_size_bytes + run.problem.at
                     problem = run.problem
                     raise CorruptionError(path, at, problem.field, problem.expected, problem.actual)
-                differs = differs or _shows_other(index, point.link.entry_index + 1, run.units)
+                lo = point.link.entry_index + 1
+                try:
+                    differs = differs or index.first_difference(lo, run.units) is not None
+                except FileSystemError:
+                    differs = True
                 point = walk.behind(point, run)
             if differs:
                 hit("ledger_repair.index")
@@ -413,11 +417,3 @@ class RepairSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _shows_other(index: LedgerIndex, lo_index: int, units: bytes) -> bool:
-    """Whether the index differs from these units."""
-    try:
-        return index.first_difference(lo_index, units) is not None
-    except FileSystemError:
-        return True

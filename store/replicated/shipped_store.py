@@ -62,13 +62,11 @@ class ShippedStore(ReplicatedStore[ShippedLog]):
             self.engine.retention.check_writable()
             if not self._are_offsets_known:
                 self.find_offsets()
-            self._poll_files(self.shipped.file_count_for(len(batch)))
+            self._poll_files(self.shipped.files.file_count_for(len(batch)))
             now = max(self.engine.clock(), self._last_store_unix_ms)
             return self.shipped.prepare(batch, now_unix_ms=now)
         except StoreError as error:
-            self.engine.count_failure(error)
-            if isinstance(error, SyncFailedError):
-                self.engine.on_fatal(error)
+            self.engine.refuse(error)
             raise
 
     def append_prepared(self, prepared: PreparedBatch) -> AppendResult:

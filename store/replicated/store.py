@@ -163,7 +163,7 @@ class ReplicatedStore(Generic[LogT]):
         """
         try:
             log = self.log
-            count = log.file_count_for(size_bytes)
+            count = log.files.file_count_for(size_bytes)
             self._poll_files(count)
             log.reserve(size_bytes, count)
         except SyncFailedError as error:

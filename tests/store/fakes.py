@@ -11,8 +11,6 @@ from store.derived.keys.index_files import IndexFiles
 from store.derived.queues.consume_queues import ConsumeQueues
 from store.errors import PositionRangeError
 from store.files.file_system import FileSystem
-from store.files.mapped_file import View
-from store.log.record_log import AppendResult, EntryRun
 from store.log.sequence_lock import SequenceLock
 from store.record.message import encode_message
 
@@ -67,10 +65,6 @@ class MemoryLog:
     def max_position(self) -> int:
         return self.first_position + len(self.data)
 
-    @property
-    def flushed_position(self) -> int:
-        return self.max_position
-
     def add(
         self,
         topic: str = "orders",
@@ -114,9 +108,6 @@ class MemoryLog:
         if size_bytes + 8 > left:
             self.data += fmt.BLANK.pack(left, fmt.MAGIC_BLANK).ljust(left, b"\0")
 
-    def append(self, batch: bytes, *, now_unix_ms: int) -> AppendResult:
-        raise NotImplementedError
-
     def read(self, position: int, size_bytes: int) -> bytes:
         lo, hi = self.min_position, self.max_position
         crosses = position // self.file_size_bytes != (position + size_bytes - 1) // (
@@ -126,9 +117,6 @@ class MemoryLog:
             raise PositionRangeError("position", position, lo, hi)
         at = position - self.first_position
         return bytes(self.data[at : at + size_bytes])
-
-    def view(self, position: int, size_bytes: int) -> View:
-        raise NotImplementedError
 
     def check(self, position: int, data: bytes) -> None:
         """Memory is trusted."""
@@ -152,24 +140,6 @@ class MemoryLog:
 
     def stamped(self, lo: int, hi: int) -> None:
         """Nothing was stamped: the records are walked over."""
-
-    def last_index_before(self, position: int) -> int:
-        return -1
-
-    def end_of(self, index: int) -> int:
-        raise NotImplementedError
-
-    def entry_runs(self, records: bytes) -> list[EntryRun]:
-        return []
-
-    def sync(self) -> int:
-        return self.max_position
-
-    def delete_first(self) -> int:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        self.data.clear()
 
 
 class Derived:

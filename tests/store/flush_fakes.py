@@ -3,19 +3,17 @@
 import threading
 from collections.abc import Callable
 
-from store.durability.flush_schedule import FlushRules
+from store.config import StoreConfig
 from store.errors import StoreError
 from tests.patience import PATIENCE_S
 
 FOREVER_MS = 1000 * PATIENCE_S
-RULES = FlushRules(
+RULES = StoreConfig(
     file_size_bytes=1 << 20,
-    interval_ms=1_000_000,
-    least_pages=0,
-    thorough_interval_ms=1_000_000,
-    settle_interval_ms=1_000_000,
+    flush_interval_ms=1_000_000,
+    flush_thorough_interval_ms=1_000_000,
+    durable_mark_interval_ms=1_000_000,
     commit_interval_ms=1_000_000,
-    commit_least_pages=4,
     commit_thorough_interval_ms=1_000_000,
 )
 

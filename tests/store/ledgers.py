@@ -20,7 +20,6 @@ def open_ledger(
     durable_position: int | None = 0,
     *,
     durable_index: int = -1,
-    scan_from_position: int | None = None,
     fs: FileSystem | None = None,
     config: StoreConfig = CONFIG,
 ) -> tuple[Ledger, LedgerRecoveryReport]:
@@ -31,7 +30,6 @@ def open_ledger(
         config,
         durable_position=durable_position,
         durable_index=durable_index,
-        scan_from_position=scan_from_position,
     )
     ledger.term = max(1, ledger.last_term)
     return ledger, report

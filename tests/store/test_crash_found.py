@@ -32,7 +32,7 @@ from tests.store.records import PAGE, batch, record
 def test_a_round_with_nothing_to_flush_restarts_the_interval(has_pool: bool) -> None:
     """An idle store had its flush thread spinning, which took a whole core."""
     clock = Clock()
-    rules = dataclasses.replace(RULES, interval_ms=500)
+    rules = dataclasses.replace(RULES, flush_interval_ms=500)
     service = FlushService(FakeLog(is_free=True), rules, on_fatal=never, monotonic_ns=clock)
     clock.now_ms += 500
     assert service._schedule.wait_ms(clock.now_ms, has_pool) <= 0, "the interval has passed"
@@ -54,7 +54,6 @@ def test_the_log_ends_before_the_first_uncommitted_byte(tmp_path: Path) -> None:
     assert queue.max_position == 3 * PAGE
     queue.sync()
     assert queue.max_position == queue.flushed_position == 3 * PAGE
-    queue.close()
 
 
 def test_a_close_waits_for_a_running_round_of_maintenance(tmp_path: Path) -> None:
@@ -64,7 +63,7 @@ def test_a_close_waits_for_a_running_round_of_maintenance(tmp_path: Path) -> Non
         str(tmp_path), crash_config(derived_flush_interval_ms=1), on_fatal=fatal.append
     )
     in_round, may_go_on = threading.Event(), threading.Event()
-    delete_expired = store._delete_expired
+    delete_expired = store.delete_expired
 
     def wait_in_the_middle() -> int:
         in_round.set()
@@ -72,7 +71,7 @@ def test_a_close_waits_for_a_running_round_of_maintenance(tmp_path: Path) -> Non
         return delete_expired()
 
     store._retention_ran_ms = -1 << 40  # Due at once.
-    store._delete_expired = wait_in_the_middle  # type: ignore[method-assign]
+    store.delete_expired = wait_in_the_middle  # type: ignore[method-assign]
     store.put(record(0))
     assert in_round.wait(PATIENCE_S), "no round began"
     stopping = store._maintenance.stop

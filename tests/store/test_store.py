@@ -70,6 +70,22 @@ def crash(store: Store) -> None:
     abandon(store.engine)
 
 
+def test_a_round_of_the_flush_syncs_the_mark_behind_its_answers(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss takes one interval at most."""
+    synced, sync = [], store.engine.fs.sync
+
+    def sync_and_note(fd: int, path: str) -> None:
+        synced.append(Path(path).name)
+        sync(fd, path)
+
+    monkeypatch.setattr(store.engine.fs, "sync", sync_and_note)
+    store.put(batch(0, 1))
+    store.engine.flush_service.stop()
+    assert "marks" in synced
+
+
 @pytest.mark.parametrize("beside", ["key", "time"])
 def test_a_limit_of_a_key_query_counts_what_matches(
     store: Store, clock: Clock, beside: str

@@ -24,7 +24,6 @@ from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from store.ledger.entry import (
     ChainLink,
-    EntryProblem,
     Header,
     chain_of,
     is_header_at,
@@ -132,28 +131,6 @@ def read_around(read: Read, at: int, size_bytes: int) -> bytes:
         return b"".join(parts)
 
 
-class _Opened(NamedTuple):
-    """Damage whose end is not found yet."""
-
-    point: EntryBoundary
-    before_position: int
-    problem: EntryProblem
-
-    def closed(self, hi_index: int, end_position: int, after: Header | None) -> DamagedRange:
-        link, problem = self.point.link, self.problem
-        reason = f"{problem.field} is {problem.actual}, expected {problem.expected}"
-        return DamagedRange(
-            link.entry_index + 1,
-            hi_index,
-            self.point.position,
-            end_position,
-            link,
-            self.before_position,
-            after,
-            reason,
-        )
-
-
 class DamageWalk(LedgerWalk):
     """Walks a log from a point before which everything is good, and goes on behind damage."""
 
@@ -168,30 +145,43 @@ class DamageWalk(LedgerWalk):
 
         With `stop_position` only those that begin before it.
         """
-        goal, opened, before_position = self.goal, None, -1
+        goal, before_position = self.goal, -1
+        opened: DamagedRange | None = None  # Damage whose end is not found yet.
         stop_position = goal.position if stop_position is None else stop_position
         while point.position < (goal.position if opened else stop_position):
             run = self.next_run(point)
             if run.end:
                 if opened is not None:
                     after = unpack_header(self._read(point.position, _HEADER))
-                    yield opened.closed(after.entry_index, point.position, after)
+                    yield opened._replace(
+                        hi_index=after.entry_index, end_position=point.position, after=after
+                    )
                     opened = None
                 before_position = fmt.INDEX_UNIT.unpack(run.units[-fmt.INDEX_UNIT_SIZE_BYTES :])[1]
             if run.problem is None:
                 point = self.behind(point, run)
             else:
-                opened = opened or _Opened(point, before_position, run.problem)
+                if opened is None:
+                    (position, link), problem = point, run.problem
+                    lo, wrong = link.entry_index + 1, f"{problem.field} is {problem.actual}"
+                    reason = f"{wrong}, expected {problem.expected}"
+                    opened = DamagedRange(
+                        lo, lo, position, position, link, before_position, None, reason
+                    )
                 following = self._behind_damage(point)
                 if following is None:
                     break
                 point, is_proved = following
                 if is_proved is not None:
-                    yield opened.closed(is_proved.entry_index, is_proved.position, is_proved)
+                    yield opened._replace(
+                        hi_index=is_proved.entry_index,
+                        end_position=is_proved.position,
+                        after=is_proved,
+                    )
                     opened, before_position = None, is_proved.position
         if opened is not None:
-            hi_index = max(goal.entry_index, point.link.entry_index, opened.point.link.entry_index)
-            yield opened.closed(hi_index + 1, goal.position, None)
+            hi_index = max(goal.entry_index, point.link.entry_index, opened.before.entry_index) + 1
+            yield opened._replace(hi_index=hi_index, end_position=goal.position)
 
     def wider(self, damaged: DamagedRange, lo_index: int) -> DamagedRange:
         """Return the range with the good entries behind it taken as damaged, up to the next damage.

@@ -112,52 +112,41 @@ def repair_range(
     or CorruptionError (the entry before is damaged, too): nothing was written. StoreFullError,
     FileSystemError: repeat it. SyncFailedError: stop.
     """
+    if not ledger.first_index <= lo_index <= hi_index <= ledger.last_index + 1:
+        raise PositionRangeError("index", lo_index, ledger.first_index, ledger.last_index + 1)
     try:
-        if ledger.first_index <= lo_index <= hi_index <= ledger.last_index + 1:
-            return _repair(fs, ledger, lo_index, hi_index, raw_entries, visible_position)
+        files, index_files = ledger.files.files, ledger.index.files.files
+        file_size_bytes = ledger.files.file_size_bytes
+        damaged = _range_of(ledger, lo_index, hi_index)
+        checked, point = None, EntryBoundary(damaged.position, damaged.before)
+        if raw_entries or lo_index < hi_index:
+            checked = check_entries(raw_entries, *point, file_size_bytes)
+            last = checked.pieces[-1]
+            point = EntryBoundary(last.position + last.hi - last.at, last.link)
+        if point.link.entry_index != hi_index - 1:
+            raise ForeignEntryError(hi_index, 0, "entries", f"{hi_index - lo_index}", "other ones")
+        if point.position > visible_position:
+            lo = ledger.min_position
+            raise PositionRangeError("position", point.position, lo, visible_position + 1)
+        _prove(ledger, damaged, point)
+        root = os.path.dirname(ledger.directory)
+        kept_path = keep_aside(
+            fs, root, lambda at, size: read_live(ledger, at, size), damaged, file_size_bytes
+        )
+        if damaged.position < damaged.end_position:
+            ledger.checked.forget(damaged.position, damaged.end_position)
+        pieces = checked.pieces if checked is not None else ()
+        _write(files, damaged, [(p.position, raw_entries[p.at : p.hi]) for p in pieces])
+        for piece in pieces:
+            index = piece.link.entry_index + 1 - len(piece.units) // _UNIT
+            if ledger.index.first_difference(index, piece.units) is not None:
+                _overwrite(index_files, index * _UNIT, piece.units)
+        check_range(ledger, lo_index, hi_index)
+        return RepairReport(damaged, hi_index - lo_index, hi_index - 1, len(raw_entries), kept_path)
     except ClosedError as error:  # Expired, or replaced.
         raise PositionRangeError(
             "index", lo_index, ledger.first_index, ledger.last_index + 1
         ) from error
-    raise PositionRangeError("index", lo_index, ledger.first_index, ledger.last_index + 1)
-
-
-def _repair(
-    fs: FileSystem,
-    ledger: Ledger,
-    lo_index: int,
-    hi_index: int,
-    raw_entries: bytes,
-    visible_position: int,
-) -> RepairReport:
-    files, index_files = ledger.files.files, ledger.index.files.files
-    file_size_bytes = ledger.files.file_size_bytes
-    damaged = _range_of(ledger, lo_index, hi_index)
-    checked, point = None, EntryBoundary(damaged.position, damaged.before)
-    if raw_entries or lo_index < hi_index:
-        checked = check_entries(raw_entries, *point, file_size_bytes)
-        last = checked.pieces[-1]
-        point = EntryBoundary(last.position + last.hi - last.at, last.link)
-    if point.link.entry_index != hi_index - 1:
-        raise ForeignEntryError(hi_index, 0, "entries", f"{hi_index - lo_index}", "other ones")
-    if point.position > visible_position:
-        lo = ledger.min_position
-        raise PositionRangeError("position", point.position, lo, visible_position + 1)
-    _prove(ledger, damaged, point)
-    root = os.path.dirname(ledger.directory)
-    kept_path = keep_aside(
-        fs, root, lambda at, size: read_live(ledger, at, size), damaged, file_size_bytes
-    )
-    if damaged.position < damaged.end_position:
-        ledger.checked.forget(damaged.position, damaged.end_position)
-    pieces = checked.pieces if checked is not None else ()
-    _write(files, damaged, [(p.position, raw_entries[p.at : p.hi]) for p in pieces])
-    for piece in pieces:
-        index = piece.link.entry_index + 1 - len(piece.units) // _UNIT
-        if ledger.index.first_difference(index, piece.units) is not None:
-            _overwrite(index_files, index * _UNIT, piece.units)
-    check_range(ledger, lo_index, hi_index)
-    return RepairReport(damaged, hi_index - lo_index, hi_index - 1, len(raw_entries), kept_path)
 
 
 def mend_index(ledger: Ledger, index: int, units: bytes) -> bool:

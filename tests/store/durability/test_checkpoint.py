@@ -19,10 +19,8 @@ FS = FileSystem()
 
 def test_the_file_is_rocketmqs(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open(FS, str(tmp_path))
-    checkpoint.advance(
-        physic_unix_ms=5, logics_unix_ms=4, index_unix_ms=3, master_flushed_position=2
-    )
-    checkpoint.advance(confirm_position=1)
+    checkpoint.advance(CheckpointValues(5, 4, 3, 2))
+    checkpoint.advance(CheckpointValues(confirm_position=1))
     checkpoint.close()
     data = (tmp_path / FILE_NAME).read_bytes()
     assert len(data) == 4096
@@ -34,33 +32,29 @@ def test_a_file_of_a_broker_is_read(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(struct.pack(">5q", 9_000, 8_000, 4_000, 7, -1).ljust(4096))
     checkpoint = Checkpoint.open(FS, str(tmp_path))
     assert checkpoint.values == CheckpointValues(9_000, 8_000, 4_000, 7, 0)
-    checkpoint.close()
 
 
 def test_a_short_file_counts_as_zero_and_is_made_whole(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"\1" * 39)
     checkpoint = Checkpoint.open(FS, str(tmp_path))
     assert checkpoint.values == CheckpointValues()
-    checkpoint.advance(physic_unix_ms=7)
+    checkpoint.advance(CheckpointValues(physic_unix_ms=7))
     checkpoint.close()
     assert Checkpoint.open(FS, str(tmp_path)).values.physic_unix_ms == 7
 
 
-def test_fields_only_move_forward_except_by_a_cut(tmp_path: Path) -> None:
+def test_fields_only_move_forward(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open(FS, str(tmp_path))
-    checkpoint.advance(physic_unix_ms=50, logics_unix_ms=50)
-    checkpoint.advance(physic_unix_ms=40, logics_unix_ms=60)
+    checkpoint.advance(CheckpointValues(physic_unix_ms=50, logics_unix_ms=50))
+    checkpoint.advance(CheckpointValues(physic_unix_ms=40, logics_unix_ms=60))
     assert checkpoint.values == CheckpointValues(50, 60)
-    checkpoint.lower(CheckpointValues(55, 30, 99, 99, 99))
-    assert checkpoint.values == CheckpointValues(50, 30)
-    checkpoint.close()
 
 
 def test_saving_syncs_once_and_only_what_changed(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open(FS, str(tmp_path))
     with failpoints.census() as calls:
         assert not checkpoint.save()
-        checkpoint.advance(physic_unix_ms=1)
+        checkpoint.advance(CheckpointValues(physic_unix_ms=1))
         assert checkpoint.save()
         assert not checkpoint.save()
         checkpoint.close()
@@ -69,11 +63,10 @@ def test_saving_syncs_once_and_only_what_changed(tmp_path: Path) -> None:
 
 def test_a_failed_sync_is_raised_and_not_forgotten(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open(FS, str(tmp_path))
-    checkpoint.advance(physic_unix_ms=1)
+    checkpoint.advance(CheckpointValues(physic_unix_ms=1))
     with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):
         checkpoint.save()
     assert checkpoint.save(), "it does not count as saved"
-    checkpoint.close()
 
 
 @pytest.mark.parametrize(
@@ -92,14 +85,12 @@ def test_a_power_loss_leaves_the_old_or_the_new_values(tmp_path: Path, seed: int
     run = tmp_path / "run"
     run.mkdir()
     checkpoint = Checkpoint.open(fs, str(run))
-    checkpoint.advance(physic_unix_ms=10, logics_unix_ms=10)
+    checkpoint.advance(CheckpointValues(physic_unix_ms=10, logics_unix_ms=10))
     checkpoint.save()
-    checkpoint.advance(physic_unix_ms=20, logics_unix_ms=20)
+    checkpoint.advance(CheckpointValues(physic_unix_ms=20, logics_unix_ms=20))
     fs.build_image(str(run), str(tmp_path / "image"), Random(seed))
     reopened = Checkpoint.open(FS, str(tmp_path / "image"))
     assert reopened.values == CheckpointValues(10, 10), "what was not saved is not there"
-    reopened.close()
-    checkpoint.close()
 
 
 # --- From positions to times ---
@@ -143,15 +134,8 @@ def test_samples_are_bounded_and_forgetting_is_safe() -> None:
     assert times.up_to(990) == 98, "the newest millisecond may come again"
 
 
-def test_a_cut_forgets_what_it_removed() -> None:
+def test_samples_come_in_the_order_of_the_log() -> None:
     times = DurableTimes()
-    times.note(10, 1)
-    times.note(20, 2)
-    times.note(30, 3)
-    times.cut(20)
-    times.note(25, 4)
-    assert times.up_to(20) == 2
-    assert times.up_to(25) == 3
     times.note(50, 6)
     with pytest.raises(AssertionError, match="noted 49 after"):
         times.note(49, 7)

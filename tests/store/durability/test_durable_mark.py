@@ -8,10 +8,9 @@ from random import Random
 
 import pytest
 
+from store.config import StoreConfig
 from store.durability.durable_mark import FILE_NAME, UNKNOWN_COUNT, DurableMark, Mark, decode_slot
 from store.durability.flush import FlushService
-from store.durability.flush_schedule import FlushRules
-from store.durability.mark_keeper import MarkKeeper
 from store.errors import CorruptionError, LayoutError, StoreError, SyncFailedError
 from store.files import failpoints
 from store.files.checksum import crc32c
@@ -23,7 +22,7 @@ from tests.store.power_loss import PAGE, PowerLossFileSystem
 FS = FileSystem()
 SLOT_AT = (0, 4096)
 SLOT_SIZE_BYTES = 68
-RULES = FlushRules(4 * PAGE, 500, 0, 10_000, 1_000, 200, 4, 200)
+CONFIG = StoreConfig(file_size_bytes=4 * PAGE)
 
 
 def publish(mark: DurableMark, position: int, now_ms: int = 0) -> None:
@@ -74,7 +73,12 @@ class MarkedLog:
         )
         self.now_ms = 0
         self.service = FlushService(
-            self.queue, RULES, on_fatal=self.on_fatal, sink=self, monotonic_ns=self.monotonic_ns
+            self.queue,
+            CONFIG,
+            on_fatal=self.on_fatal,
+            on_synced=self.publish,
+            on_settled=self.mark.maybe_sync,
+            monotonic_ns=self.monotonic_ns,
         )
         self.expected = bytearray()
         self.acked_position = 0
@@ -88,14 +92,8 @@ class MarkedLog:
     def on_fatal(self, cause: BaseException) -> None:
         raise cause
 
-    def on_synced(self, flushed_position: int) -> None:
-        self.publish(flushed_position)
-
     def publish(self, position: int) -> None:
         self.mark.publish(Mark(position, position // 10, position, position), self.now_ms)
-
-    def on_settled(self, now_ms: int) -> None:
-        self.mark.maybe_sync(now_ms)
 
     def append(self) -> None:
         data = self.random.randbytes(self.random.choice([10, 100, PAGE, 2 * PAGE]))
@@ -246,7 +244,6 @@ def test_the_slot_that_was_synced_last_is_never_written(tmp_path: Path) -> None:
         damage(tmp_path, SLOT_AT[1 - kept.index(True)], SLOT_SIZE_BYTES)
         assert reopen_copy(tmp_path).durable_position == 100
         (tmp_path / FILE_NAME).write_bytes(now)
-    mark.close()
 
 
 def reopen_copy(path: Path) -> Mark:
@@ -274,20 +271,6 @@ def test_the_mark_is_synced_once_an_interval_and_at_close(tmp_path: Path) -> Non
     assert calls["durable_mark.write"] == 3
 
 
-def test_the_mark_is_synced_once_everybody_was_told(tmp_path: Path) -> None:
-    """Who keeps it asks for that after each round: a power loss takes one interval at most."""
-    mark = DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=True)
-    keeper = MarkKeeper(mark, lambda position: position // 10)
-    synced = []
-    for now_ms in (5000, 5999, 6000):
-        keeper.on_synced(now_ms)
-        with failpoints.census() as calls:
-            keeper.on_settled(now_ms)
-        synced.append(calls.get("fs.sync", 0))
-    assert synced == [1, 0, 1]
-    mark.close()
-
-
 def test_a_slot_whose_fields_contradict_each_other_is_none() -> None:
     """Its checksum is right, so no disk did it: an opening must not trip over it."""
 
@@ -308,8 +291,7 @@ def test_no_field_falls_without_a_cut(tmp_path: Path, field: int) -> None:
     values[field] -= 1
     with pytest.raises(AssertionError, match="the mark falls"):
         mark.publish(Mark(*values), now_ms=0)
-    assert mark.mark.positions == (100, 10, 50, 40)
-    mark.close()
+    assert mark.mark[:4] == (100, 10, 50, 40)
 
 
 def test_a_cut_lowers_both_slots_durably(tmp_path: Path) -> None:
@@ -339,9 +321,8 @@ def test_a_cut_below_what_was_dispatched_leaves_its_counts_unknown() -> None:
 def test_a_mark_left_by_a_kill_is_synced_before_the_next_slot(tmp_path: Path) -> None:
     DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=True).close()
     with failpoints.census() as calls:
-        mark = DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=False)
+        DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=False)
     assert calls["fs.sync"] == 1
-    mark.close()
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -358,7 +339,6 @@ def test_the_slot_that_an_opening_found_is_not_written_next(tmp_path: Path, coun
     slot = decode_slot((tmp_path / FILE_NAME).read_bytes(), newest)
     assert slot is not None
     assert slot[1].durable_position == count * 100
-    mark.close()
 
 
 def test_a_sync_that_reached_nothing_new_writes_no_mark(tmp_path: Path) -> None:
@@ -368,14 +348,12 @@ def test_a_sync_that_reached_nothing_new_writes_no_mark(tmp_path: Path) -> None:
             mark.raise_durable(position, index)
     assert calls["durable_mark.write"] == calls["fs.sync"] == 3
     assert mark.mark == Mark(120, 10)
-    mark.close()
 
 
 def test_a_failed_sync_of_the_mark_is_raised(tmp_path: Path) -> None:
     mark = DurableMark.open(FS, str(tmp_path), interval_ms=0, log_is_empty=True)
     with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):
         publish(mark, 100)
-    mark.close()
 
 
 def test_a_creation_that_fails_leaves_no_marks(tmp_path: Path) -> None:

@@ -28,9 +28,8 @@ from tests.store.flush_fakes import (
 # --- Group commit ---
 
 
-def test_ack_never_precedes_sync() -> None:
-    log = FakeLog()
-    service = FlushService(log, RULES, on_fatal=never)
+def test_ack_never_precedes_sync(log: FakeLog, service: FlushService) -> None:
+    log.is_free = False
     answers = Answers(log)
     service.start()
     service.request(log.append(), answers.callback(10))
@@ -55,9 +54,8 @@ def test_ack_never_precedes_sync() -> None:
     assert answers.threads == {"store-flush"}
 
 
-def test_a_sync_serves_all_that_waited_during_the_last() -> None:
-    log = FakeLog()
-    service = FlushService(log, RULES, on_fatal=never)
+def test_a_sync_serves_all_that_waited_during_the_last(log: FakeLog, service: FlushService) -> None:
+    log.is_free = False
     answers = Answers()
     service.start()
     service.request(log.append(), answers.callback(0))
@@ -70,9 +68,7 @@ def test_a_sync_serves_all_that_waited_during_the_last() -> None:
     assert log.sync_count == 2
 
 
-def test_durable_positions_need_no_sync() -> None:
-    log = FakeLog(is_free=True)
-    service = FlushService(log, RULES, on_fatal=never)
+def test_durable_positions_need_no_sync(log: FakeLog, service: FlushService) -> None:
     service.start()
     position = log.append()
     assert service.wait(position, FOREVER_MS) == position
@@ -84,9 +80,7 @@ def test_durable_positions_need_no_sync() -> None:
     assert log.sync_count == 1
 
 
-def test_wake_syncs_although_nobody_waits() -> None:
-    log = FakeLog(is_free=True)
-    service = FlushService(log, RULES, on_fatal=never)
+def test_wake_syncs_although_nobody_waits(log: FakeLog, service: FlushService) -> None:
     service.start()
     log.append()
     service.wake()
@@ -113,9 +107,10 @@ def test_a_timeout_leaves_the_outcome_unknown_and_nothing_behind() -> None:
     service.stop()
 
 
-def test_positions_that_were_never_appended_are_refused() -> None:
-    log = FakeLog()
-    service = FlushService(log, RULES, on_fatal=never)
+def test_positions_that_were_never_appended_are_refused(
+    log: FakeLog, service: FlushService
+) -> None:
+    log.is_free = False
     with pytest.raises(PositionRangeError, match=r"position 11 is outside of \[0, 11\)"):
         service.wait(log.append() + 1, 0)
     assert service.pending_count == 0
@@ -232,7 +227,10 @@ def test_a_failing_sync_with_a_callback_that_raises_still_reaches_the_owner() ->
 
 def test_the_mark_is_written_after_the_sync_and_before_anybody_is_told() -> None:
     log = FakeLog(is_free=True)
-    service = FlushService(log, RULES, on_fatal=never, sink=Sink(log.events))
+    sink = Sink(log.events)
+    service = FlushService(
+        log, RULES, on_fatal=never, on_synced=sink.on_synced, on_settled=sink.on_settled
+    )
     answers = Answers(log)
     service.request(log.append(), answers.callback(10))
     service.run_round()
@@ -244,8 +242,6 @@ def test_the_mark_is_written_after_the_sync_and_before_anybody_is_told() -> None
 
 def test_no_waiter_passes_between_the_sync_and_the_mark() -> None:
     log = FakeLog(is_free=True)
-    sink = Sink(log.events)
-    service = FlushService(log, RULES, on_fatal=never, sink=sink)
     seen: list[object] = []
 
     def on_synced(flushed_position: int) -> None:
@@ -254,7 +250,7 @@ def test_no_waiter_passes_between_the_sync_and_the_mark() -> None:
         thread.join(PATIENCE_S)
         seen.append(results[0])
 
-    sink.on_synced = on_synced  # type: ignore[method-assign]
+    service = FlushService(log, RULES, on_fatal=never, on_synced=on_synced)
     log.append()
     service.wake()
     assert service.run_round()
@@ -266,7 +262,7 @@ def test_a_mark_that_cannot_be_written_is_fatal() -> None:
     log, fatal, answers = FakeLog(is_free=True), Fatal(), Answers()
     sink = Sink(log.events)
     sink.error = SyncFailedError("marks", errno.EIO)
-    service = FlushService(log, RULES, on_fatal=fatal, sink=sink)
+    service = FlushService(log, RULES, on_fatal=fatal, on_synced=sink.on_synced)
     service.request(log.append(), answers.callback(10))
     assert not service.run_round()
     assert isinstance(answers.got[0][1], SyncFailedError)
@@ -279,7 +275,7 @@ def test_a_mark_that_cannot_be_written_is_fatal() -> None:
 def test_a_sync_on_the_callers_thread_is_durable_on_return() -> None:
     log = FakeLog(is_free=True)
     sink = Sink(log.events)
-    service = FlushService(log, RULES, on_fatal=never, sink=sink)
+    service = FlushService(log, RULES, on_fatal=never, on_synced=sink.on_synced)
     log.append(100)
     assert service.sync_here()
     assert (service.durable_position, log.sync_count) == (100, 1)
@@ -288,9 +284,8 @@ def test_a_sync_on_the_callers_thread_is_durable_on_return() -> None:
     service.stop()
 
 
-def test_no_sync_here_while_others_wait_or_sync() -> None:
-    log = FakeLog()
-    service = FlushService(log, RULES, on_fatal=never)
+def test_no_sync_here_while_others_wait_or_sync(log: FakeLog, service: FlushService) -> None:
+    log.is_free = False
     answers = Answers()
     service.start()
     service.request(log.append(), answers.callback(10))

@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
+from store.config import StoreConfig
 from store.durability.flush import FlushService
-from store.durability.flush_schedule import FlushRules, FlushSchedule
+from store.durability.flush_schedule import FlushSchedule
 from store.errors import (
     ClosedError,
     PositionRangeError,
@@ -30,7 +31,7 @@ from tests.store.flush_fakes import (
 
 def test_a_truncation_waits_for_the_round_and_refuses_what_was_cut() -> None:
     log = FakeLog()
-    service = FlushService(log, RULES, on_fatal=never, sink=Sink(log.events))
+    service = FlushService(log, RULES, on_fatal=never, on_synced=Sink(log.events).on_synced)
     answers = Answers()
     service.start()
     service.request(log.append(), answers.callback(10))
@@ -58,13 +59,11 @@ def test_a_truncation_waits_for_the_round_and_refuses_what_was_cut() -> None:
     assert log.events[cut_at - 1] in ("mark 10", "mark 20", "settled"), "never inside of a round"
 
 
-def test_a_cut_waiter_is_told_at_once_during_a_sync() -> None:
+def test_a_cut_waiter_is_told_at_once_during_a_sync(log: FakeLog, service: FlushService) -> None:
     """A round that waited for the cut answered nobody, and the refused heard at the next timed one.
 
     Found as a test that hung once in six runs.
     """
-    log = FakeLog(is_free=True)
-    service = FlushService(log, RULES, on_fatal=never)
     answers = Answers()
     service.request(log.append(), answers.callback(10))
     with service.truncation(5):
@@ -77,9 +76,9 @@ def test_a_cut_waiter_is_told_at_once_during_a_sync() -> None:
     assert isinstance(dict(answers.got)[10], PositionRangeError)
 
 
-def test_waits_for_cut_positions_fail_and_the_rest_stay() -> None:
-    log = FakeLog(is_free=True)
-    service = FlushService(log, RULES, on_fatal=never)
+def test_waits_for_cut_positions_fail_and_the_rest_stay(
+    log: FakeLog, service: FlushService
+) -> None:
     answers = Answers()
     for position in (log.append(), log.append(), log.append()):
         service.request(position, answers.callback(position))
@@ -96,9 +95,7 @@ def test_waits_for_cut_positions_fail_and_the_rest_stay() -> None:
         service.wait(15, 0)
 
 
-def test_a_truncation_that_fails_refuses_nobody() -> None:
-    log = FakeLog(is_free=True)
-    service = FlushService(log, RULES, on_fatal=never)
+def test_a_truncation_that_fails_refuses_nobody(log: FakeLog, service: FlushService) -> None:
     answers = Answers()
     service.request(log.append(), answers.callback(10))
     with pytest.raises(OSError, match="no"), service.truncation(5):
@@ -110,9 +107,8 @@ def test_a_truncation_that_fails_refuses_nobody() -> None:
 # --- Stopping ---
 
 
-def test_stop_syncs_the_rest_and_loses_no_waiter() -> None:
-    log = FakeLog()
-    service = FlushService(log, RULES, on_fatal=never)
+def test_stop_syncs_the_rest_and_loses_no_waiter(log: FakeLog, service: FlushService) -> None:
+    log.is_free = False
     answers = Answers()
     service.start()
     service.request(log.append(), answers.callback(10))
@@ -131,9 +127,7 @@ def test_stop_syncs_the_rest_and_loses_no_waiter() -> None:
     service.stop()
 
 
-def test_stop_without_start_syncs_too() -> None:
-    log = FakeLog(is_free=True)
-    service = FlushService(log, RULES, on_fatal=never)
+def test_stop_without_start_syncs_too(log: FakeLog, service: FlushService) -> None:
     log.append()
     service.stop()
     service.stop()
@@ -178,16 +172,7 @@ class FakeCommitter:
         return self.wrote_position
 
 
-ASYNC = FlushRules(
-    file_size_bytes=1 << 20,
-    interval_ms=500,
-    least_pages=4,
-    thorough_interval_ms=10_000,
-    settle_interval_ms=1_000,
-    commit_interval_ms=200,
-    commit_least_pages=4,
-    commit_thorough_interval_ms=600,
-)
+ASYNC = StoreConfig(file_size_bytes=1 << 20, flush="async", commit_thorough_interval_ms=600)
 
 
 def test_the_thread_begins_a_round_by_itself_when_the_timer_is_due() -> None:

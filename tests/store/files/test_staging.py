@@ -46,7 +46,6 @@ def test_enospc_leaves_no_partial_file(
         queue.roll()
     assert names(tmp_path) == ["00000000000000000000"]
     assert queue.roll().position == SIZE, "the store recovers by itself"
-    queue.close()
 
 
 @pytest.mark.parametrize("failpoint", ["fs.write=ENOSPC", "fs.write=short"])
@@ -117,7 +116,6 @@ def test_a_file_that_cannot_be_deleted_stays_in_the_queue(tmp_path: Path) -> Non
     queue = MappedFileQueue(FS, str(tmp_path), SIZE)
     queue.load()
     assert queue.min_position == SIZE, "no gap"
-    queue.close()
 
 
 def test_a_file_that_somebody_removed_by_hand_is_let_go(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from store.config import StoreConfig
 from store.derived.dispatch import Dispatcher
 from store.derived.keys.index_files import IndexFiles
 from store.derived.queues.consume_queues import ConsumeQueues
 from store.durability.flush import FlushService
-from store.durability.flush_schedule import FlushRules
 from store.errors import FlushTimeoutError, PositionRangeError
 from store.files import failpoints, page_memory
 from store.files.file_system import FileSystem
@@ -112,9 +112,9 @@ def test_without_a_free_buffer_a_file_uses_its_map(tmp_path: Path) -> None:
 def test_a_timed_flush_between_commits_syncs_what_is_committed(tmp_path: Path) -> None:
     """The log ends before the last file's end while an older file has uncommitted bytes."""
     log = PooledQueue(tmp_path, buffer_count=1)
-    rules = FlushRules(SIZE, 0, 0, 0, 10**9, 10**9, 4, 10**9)
+    config = StoreConfig(file_size_bytes=SIZE, flush_interval_ms=0, commit_interval_ms=10**9)
     fatal: list[BaseException] = []
-    service = FlushService(log.queue, rules, on_fatal=fatal.append, committer=log.files)
+    service = FlushService(log.queue, config, on_fatal=fatal.append, committer=log.files)
     log.append(b"1" * 10)
     log.files.commit()
     log.append(b"1" * (SIZE - 10))
@@ -187,9 +187,9 @@ def test_detached_files_use_their_maps_and_can_be_cut(tmp_path: Path) -> None:
 
 def test_a_flush_commits_first_and_stop_leaves_nothing_behind(tmp_path: Path) -> None:
     log = PooledQueue(tmp_path)
-    rules = FlushRules(SIZE, 10**9, 4, 10**9, 10**9, 10**9, 4, 10**9)
+    config = StoreConfig(file_size_bytes=SIZE, flush="async", flush_interval_ms=10**9)
     fatal: list[BaseException] = []
-    service = FlushService(log.queue, rules, on_fatal=fatal.append, committer=log.files)
+    service = FlushService(log.queue, config, on_fatal=fatal.append, committer=log.files)
     log.append(b"1" * SIZE)
     log.append(b"23")
     with pytest.raises(FlushTimeoutError):
@@ -206,9 +206,9 @@ def test_a_flush_commits_first_and_stop_leaves_nothing_behind(tmp_path: Path) ->
 
 def test_a_commit_that_fails_is_fatal_for_the_flush(tmp_path: Path) -> None:
     log = PooledQueue(tmp_path)
-    rules = FlushRules(SIZE, 500, 4, 10_000, 10_000, 200, 4, 200)
+    config = StoreConfig(file_size_bytes=SIZE, flush="async")
     fatal: list[BaseException] = []
-    service = FlushService(log.queue, rules, on_fatal=fatal.append, committer=log.files)
+    service = FlushService(log.queue, config, on_fatal=fatal.append, committer=log.files)
     log.append(b"abc")
     service.wake()
     with failpoints.armed("fs.write=EIO"):

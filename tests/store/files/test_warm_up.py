@@ -338,7 +338,6 @@ def test_before_the_start_a_file_is_made_where_it_is_asked_for(tmp_path: Path) -
     queue.files[-1].append(bytes(SIZE))
     assert queue.roll().position == 4 * SIZE
     warmed.source.stop()
-    queue.close()
 
 
 # --- Who may not wait ---

@@ -1,6 +1,6 @@
 """Cuts, retention and snapshots of a ledger, and every file-system call of them failing once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -39,13 +39,6 @@ from tests.store.overwrites import flip
 from tests.store.records import BORN, batch
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = new_ledger(tmp_path)
-    yield opened
-    opened.close()
-
-
 def names(root: Path) -> list[str]:
     return sorted(path.name for path in (root / "dledger-n0" / "data").iterdir())
 
@@ -76,8 +69,6 @@ def test_a_cut_leaves_the_bytes_of_a_log_that_never_had_more(tmp_path: Path, cut
         lo = ledger.last_index + 1
         append_raw(ledger, shorter.read_range(lo, shorter.last_index + 1, FILE))
     assert image(tmp_path / "a") == image(tmp_path / "b")
-    ledger.close()
-    shorter.close()
 
 
 def test_committed_entries_are_never_cut(ledger: Ledger) -> None:
@@ -205,7 +196,6 @@ def test_a_log_that_lost_all_behind_retention_goes_on_where_others_expect_it(
     ledger, _ = open_ledger(tmp_path, end, durable_index=first)
     check_whole(ledger)
     assert ledger.last_index == first
-    ledger.close()
 
 
 def test_a_cut_behind_retention_keeps_what_is_before_it(tmp_path: Path) -> None:
@@ -225,7 +215,6 @@ def test_a_cut_behind_retention_keeps_what_is_before_it(tmp_path: Path) -> None:
     ledger.close()
     ledger, _ = open_ledger(tmp_path, kept[-1].position, durable_index=cut - 2)
     assert [ledger.entry(n) for n in range(ledger.first_index, cut)] == kept
-    ledger.close()
 
 
 def _delete_in_steps(ledger: Ledger) -> None:
@@ -360,8 +349,6 @@ def test_a_log_that_starts_behind_a_snapshot_goes_on_like_the_leaders(
         run for run in [(index + 1, leader.term_at(index + 1)), *leader.term_runs()]
         if run[0] > index
     ][: len(follower.term_runs())]  # fmt: skip
-    follower.close()
-    leader.close()
 
 
 def test_an_empty_log_behind_a_snapshot_remembers_what_comes_next(tmp_path: Path) -> None:
@@ -375,7 +362,6 @@ def test_an_empty_log_behind_a_snapshot_remembers_what_comes_next(tmp_path: Path
         ledger, _ = open_ledger(tmp_path, 7 * FILE + 123, durable_index=999)
     assert ledger.append_entry(KIND_NO_OP, 9, b"").entry_index == 1000
     assert ledger.term_runs() == [(1000, 9)]
-    ledger.close()
 
 
 def test_a_log_that_is_replaced_right_behind_a_roll_goes_on_in_files_of_its_own(
@@ -401,7 +387,6 @@ def test_a_replaced_log_of_which_any_files_are_left_is_opened(tmp_path: Path) ->
     ledger, _ = open_ledger(tmp_path)
     assert (ledger.first_index, ledger.max_position) == (40, FILE + 77)
     assert names(tmp_path) == [fmt.file_name(FILE)]
-    ledger.close()
 
 
 # --- Failing calls ---
@@ -528,4 +513,3 @@ def test_a_change_that_an_open_finds_unfinished_is_finished(tmp_path: Path, poin
     else:
         assert ledger.last_index > 10, "a cut that nobody was told of may be as if never begun"
     check_whole(ledger)
-    ledger.close()

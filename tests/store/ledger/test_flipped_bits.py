@@ -173,7 +173,6 @@ def test_a_wrong_link_refuses_a_good_entry(tmp_path: Path) -> None:
     problem = check_entry(ledger.read_range(1, 3, FILE), at, link, file_end_position=FILE)
     assert problem is not None
     assert problem.actual.startswith("2 in"), "two entries are not one"
-    ledger.close()
 
 
 def test_a_well_chained_entry_whose_two_sizes_differ_is_refused() -> None:

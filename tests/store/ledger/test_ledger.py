@@ -2,7 +2,6 @@
 
 import itertools
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -52,13 +51,6 @@ def golden_entry() -> bytes:
     return head + chain + body + GOLDEN
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = new_ledger(tmp_path)
-    yield opened
-    opened.close()
-
-
 def content(ledger: Ledger) -> list[int]:
     runs = ledger.record_runs(ledger.min_position, ledger.max_position)
     return list(itertools.chain.from_iterable(numbers(data) for _, data in runs))
@@ -99,7 +91,6 @@ def test_golden_bytes_are_read_back(tmp_path: Path) -> None:
     assert (entry.term, entry.kind, entry.position, entry.body) == (1, 0, 0, GOLDEN)
     assert decode_message(entry.body).position == 48
     assert list(ledger.record_runs(0, 182)) == [(48, GOLDEN)]
-    ledger.close()
 
 
 def test_a_reader_of_dledger_reads_our_files(tmp_path: Path) -> None:
@@ -226,7 +217,6 @@ def test_what_was_prepared_is_appended_whatever_the_disk_says_then(tmp_path: Pat
     assert [ledger.position_of(index) for index in (0, 1, 2)] == [0, 48, FILE]
     assert len(ledger.index.files.files) == 2
     check_whole(ledger)
-    ledger.close()
 
 
 def test_room_at_hand_is_that_of_the_data_and_of_the_index(ledger: Ledger) -> None:
@@ -235,7 +225,7 @@ def test_room_at_hand_is_that_of_the_data_and_of_the_index(ledger: Ledger) -> No
         ledger.append_entry(KIND_NO_OP, 1, b"")
     left = FILE - fmt.BLANK_SIZE_BYTES_MIN - ledger.max_position
     assert ledger.has_room_at_hand(125 * 48)
-    assert (ledger.file_count_for(left), ledger.file_count_for(left + 1)) == (0, 2)
+    assert (ledger.files.file_count_for(left), ledger.files.file_count_for(left + 1)) == (0, 2)
     for _ in range(126):
         ledger.append_entry(KIND_NO_OP, 1, b"")
     assert not ledger.has_room_at_hand(48), "the last file of the index is full"
@@ -247,7 +237,7 @@ def test_room_at_hand_is_that_of_the_data_and_of_the_index(ledger: Ledger) -> No
 def test_reserved_room_is_enough_for_the_smallest_entries(ledger: Ledger) -> None:
     for _ in range(127):
         ledger.append_entry(KIND_NO_OP, 1, b"")
-    ledger.reserve(2 * 48, ledger.file_count_for(2 * 48))
+    ledger.reserve(2 * 48, ledger.files.file_count_for(2 * 48))
     with failpoints.armed("fs.allocate=ENOSPC@1+"):
         for _ in range(2):
             ledger.append_entry(KIND_NO_OP, 1, b"")
@@ -367,7 +357,6 @@ def test_large_indexes_positions_and_terms_are_as_good_as_small_ones(
     assert (content(ledger), ledger.term_runs()) == (records, runs)
     ledger.truncate_from(large + 1, commit_index=large)
     assert (ledger.last_index, ledger.last_term) == (large, large - 1)
-    ledger.close()
 
 
 def test_terms_are_known_by_run_and_never_go_down(ledger: Ledger) -> None:
@@ -456,7 +445,6 @@ def test_an_entry_larger_than_a_read_is_walked(tmp_path: Path) -> None:
     ledger.close()
     ledger, report = open_ledger(tmp_path, config=config)
     assert (report.entry_count, ledger.last_index) == (2, 1)
-    ledger.close()
 
 
 # --- Durability ---
@@ -503,4 +491,3 @@ def test_the_index_is_synced_once_a_data_file_is_complete(tmp_path: Path) -> Non
     synced.clear()
     ledger.sync()
     assert synced == ["data", "data", "index"]
-    ledger.close()

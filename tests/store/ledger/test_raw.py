@@ -1,6 +1,5 @@
 """Raw entries from a leader: what a follower takes, and all that it refuses."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -36,13 +35,6 @@ from tests.store.ledgers import (
 )
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = new_ledger(tmp_path)
-    yield opened
-    opened.close()
-
-
 def changed(raw: bytes, change: dict[str, int]) -> bytes:
     """An entry with other values in fields of its header."""
     names = ("magic", "size", "index", "term", "position", "kind", "chain", "crc", "body_size")
@@ -62,7 +54,6 @@ def test_a_raw_run_may_fill_several_index_files(ledger: Ledger, tmp_path: Path) 
     assert append_raw(follower, raw) == (0, 999)
     assert len(follower.index.files.files) == 8
     assert image(tmp_path / "follower") == image(tmp_path)
-    follower.close()
 
 
 @pytest.mark.parametrize("call", [2, 3])
@@ -78,7 +69,6 @@ def test_raw_entries_without_room_for_all_their_files_leave_the_log_as_it_was(
     assert (follower.last_index, follower.max_position) == (-1, 0)
     assert append_raw(follower, raw) == (0, ledger.last_index)
     assert image(tmp_path / "follower") == image(tmp_path)
-    follower.close()
 
 
 def test_a_follower_refuses_every_flipped_bit_and_writes_nothing(
@@ -96,7 +86,6 @@ def test_a_follower_refuses_every_flipped_bit_and_writes_nothing(
             append_raw(follower, bytes(bad))
     assert image(tmp_path / "follower") == before
     assert append_raw(follower, raw) == (0, 2)
-    follower.close()
 
 
 def test_an_entry_that_comes_alone_is_refused_with_any_bit_flipped(
@@ -119,7 +108,6 @@ def test_an_entry_that_comes_alone_is_refused_with_any_bit_flipped(
     assert append_raw(follower, raw) == (1, 1)
     with pytest.raises(ForeignEntryError):
         append_raw(follower, raw)
-    follower.close()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +144,6 @@ def test_an_entry_that_comes_alone_with_right_checksums_is_not_believed(
             append_raw(follower, made)
         assert caught.value.field == field
         assert follower.last_index == 0
-    follower.close()
 
 
 @pytest.mark.parametrize("end", [0, 96, 3 * FILE + 96])
@@ -215,7 +202,6 @@ def test_a_follower_names_what_does_not_fit(
         with pytest.raises(ForeignEntryError):
             append_raw(follower, cut)
     assert append_raw(follower, raw) == (1, 1)
-    follower.close()
 
 
 def test_a_follower_refuses_a_blank_that_was_not_due(ledger: Ledger) -> None:

@@ -91,7 +91,6 @@ def test_old_bytes_do_not_revive_after_two_crashes(tmp_path: Path) -> None:
     ledger, report = open_ledger(tmp_path, ends[2])
     assert entries(ledger) == replaced
     assert report.cut_size_bytes == 0
-    ledger.close()
 
 
 def test_a_torn_entry_takes_the_files_behind_it_with_it(tmp_path: Path) -> None:
@@ -112,7 +111,6 @@ def test_a_torn_entry_takes_the_files_behind_it_with_it(tmp_path: Path) -> None:
     )
     assert [p.name for p in sorted(path.parent.iterdir())] == [f"{0:020d}", f"{FILE:020d}"]
     check_whole(ledger)
-    ledger.close()
 
 
 def test_a_blank_without_an_entry_behind_it_is_taken_back(tmp_path: Path) -> None:
@@ -127,7 +125,6 @@ def test_a_blank_without_an_entry_behind_it_is_taken_back(tmp_path: Path) -> Non
     assert (ledger.max_position, ledger.last_index) == (end, last.entry_index)
     assert report.cut_size_bytes > 0
     assert ledger.append_entry(KIND_NO_OP, ledger.term, b"").position == end
-    ledger.close()
 
 
 class FewReads(FileSystem):
@@ -152,7 +149,6 @@ def test_a_file_whose_end_was_not_filled_yet_ends_the_log(tmp_path: Path, spare:
     ledger, report = open_ledger(tmp_path, FILE - spare, fs=FewReads(100))
     assert (ledger.max_position, report.cut_size_bytes) == (FILE - spare, 0)
     assert ledger.append_entry(KIND_NO_OP, 1, b"").position == FILE
-    ledger.close()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -180,7 +176,6 @@ def test_truncate_then_crash(tmp_path: Path, seed: int) -> None:
     assert len(recovered) >= max(len(kept), durable + 1)
     assert recovered == after[: len(recovered)]
     check_whole(ledger)
-    ledger.close()
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -213,7 +208,6 @@ def test_power_loss_keeps_all_that_was_synced(tmp_path: Path, seed: int) -> None
     assert entries(ledger) == [expected[n] for n in range(first, ledger.last_index + 1)]
     check_whole(ledger)
     add(ledger)
-    ledger.close()
 
 
 # --- Where it begins ---
@@ -231,9 +225,6 @@ def test_only_files_from_the_mark_on_are_read(tmp_path: Path) -> None:
         assert (ledger.tail, ledger.term_runs()) == (tail, runs), "older terms are looked up"
         assert len(runs) > 10
         ledger.close()
-    ledger, report = open_ledger(tmp_path, 6 * FILE, scan_from_position=FILE)
-    assert report.scanned_from_position == FILE
-    ledger.close()
 
 
 @pytest.mark.parametrize("what", ["first entry", "entry before", "unit before"])
@@ -271,7 +262,6 @@ def test_the_walk_begins_earlier_where_a_file_does_not_prove_what_is_before_it(
         assert ledger.last_index == first - 2
     else:
         assert ledger.last_index == first - 1
-    ledger.close()
 
 
 # --- The index ---
@@ -343,7 +333,6 @@ def test_rewritten_index_units_are_durable(tmp_path: Path) -> None:
     for seed in range(5):
         fs.build_image(str(tmp_path / "run"), str(tmp_path / f"{seed}"), Random(seed))
         assert image(tmp_path / f"{seed}") == image(tmp_path / "run")
-    ledger.close()
 
 
 def test_index_units_are_rewritten_from_the_first_difference_on(tmp_path: Path) -> None:

@@ -135,7 +135,6 @@ def test_a_record_larger_than_the_run_buffer_is_walked(tmp_path: Path) -> None:
         log.append(big, now_unix_ms=BORN)
     runs = list(log.record_runs(0, log.max_position))
     assert [(at, len(data)) for at, data in runs] == [(0, len(big)), (len(big), len(big))]
-    log.close()
 
 
 def test_a_walk_over_damage_raises_and_never_skips(log: CommitLog) -> None:
@@ -212,7 +211,6 @@ def test_old_bytes_do_not_revive_after_two_crashes(tmp_path: Path) -> None:
     log.close()
     log, _ = open_log(tmp_path, ends[2])
     assert content(log) == [0, 1, 2, 30], "4 and 5 would line up here if they were still there"
-    log.close()
 
 
 def test_a_stale_record_that_lines_up_is_not_taken(tmp_path: Path) -> None:
@@ -227,7 +225,6 @@ def test_a_stale_record_that_lines_up_is_not_taken(tmp_path: Path) -> None:
     log, report = open_log(tmp_path, ends[3])
     assert content(log) == [0, 1, 2, 3]
     assert "physical offset" in report.cut_reason
-    log.close()
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -252,7 +249,6 @@ def test_any_history_reopens_to_itself(
     log, report = open_log(root, end)
     assert content(log) == list(range(lo))
     assert report.end_position == end
-    log.close()
 
 
 def test_bytes_that_no_sync_has_proven_are_written_again(tmp_path: Path) -> None:
@@ -315,7 +311,6 @@ def test_records_larger_than_a_read_are_found_and_a_cut_short_one_ends_the_log(
     reads.clear()
     log, report = open_log(tmp_path)
     assert (report.record_count, report.end_position) == (5, ends[-2])
-    log.close()
 
 
 def test_the_smallest_blank_ends_a_file(log: CommitLog) -> None:

@@ -136,7 +136,6 @@ def test_a_file_that_cannot_be_mapped_is_not_reserved(tmp_path: Path) -> None:
     files.reserve(2)
     assert files.roll().position == 0
     assert files.reserved_count == 1
-    files.close()
 
 
 def test_a_follower_leaves_the_reserve_free(tmp_path: Path) -> None:
@@ -152,7 +151,7 @@ def test_a_follower_leaves_the_reserve_free(tmp_path: Path) -> None:
 def test_room_takes_as_many_files_as_it_needs(tmp_path: Path) -> None:
     with open_store(tmp_path, preallocate_file_count=2) as store:
         wait_for("room in files that are made beside", lambda: store.has_room(20 * PAGE))
-        assert store.ledger.files.reserved_count == store.log.file_count_for(20 * PAGE)
+        assert store.ledger.files.reserved_count == store.log.files.file_count_for(20 * PAGE)
 
 
 def test_a_batch_is_refused_while_its_file_is_being_made(tmp_path: Path) -> None:

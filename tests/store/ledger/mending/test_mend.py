@@ -253,7 +253,6 @@ def test_units_of_entries_that_are_gone_are_put_nowhere(tmp_path: Path) -> None:
     for index in (0, 127, 198, 200):
         assert not ledger_mend.mend_index(ledger, index, units)
     assert image(tmp_path) == before
-    ledger.close()
 
 
 def test_a_repair_that_fails_half_way_is_repeated(opened: Open) -> None:
