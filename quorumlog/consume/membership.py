@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from quorumlog.cluster.broker_groups import BrokerGroup
-from quorumlog.cluster.calls import Service
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness
 from quorumlog.consume.rebalance import Strategy, assign, strategy_name
@@ -196,7 +195,7 @@ class Membership:
                 topic=topic, queue_id=queue_id, expected=_NOT_SET, offset=offset
             )
         with suppress(ConflictError):  # The caller looks again at what is stored.
-            await self.call("CommitConsumed", request, deadline, "transaction")
+            await self.call("CommitConsumed", request, deadline)
 
     def _share_of(self, counts: dict[str, int]) -> list[Pair]:
         """Return this member's queues of some topics, given by their counts of queues."""
@@ -280,17 +279,9 @@ class Membership:
         # A member that never had a share has little to give back: a short timeout is enough.
         await self.call("LeaveGroup", request, deadline if self.is_joined else Deadline(AWAY_MS))
 
-    async def call(
-        self, method: str, request: object, deadline: Deadline, service: Service = "consumer"
-    ) -> Any:
+    async def call(self, method: str, request: object, deadline: Deadline) -> Any:
         """Call the broker group's leader."""
-        return await self.group.calls.leader(
-            service,
-            method,
-            request,
-            deadline,
-            is_repeatable=True,
-        )
+        return await self.group.calls.leader(method, request, deadline, is_repeatable=True)
 
 
 def _ids(queues: Iterable[Pair]) -> list[common_pb2.QueueId]:

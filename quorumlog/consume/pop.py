@@ -242,7 +242,7 @@ class PopConsumer(Closing):
         async def ask() -> Any:
             request.is_new = group.name not in self._let_in
             return await group.calls.leader(
-                "pop", "Receive", request, deadline, is_repeatable=True, wait_ms=wait_ms
+                "Receive", request, deadline, is_repeatable=True, wait_ms=wait_ms
             )
 
         try:
@@ -295,9 +295,7 @@ class PopConsumer(Closing):
             group = self._groups.get(name)
             if group.is_away:  # Its session ends there.
                 return False
-            await group.calls.leader(
-                "consumer", method, request, Deadline(AWAY_MS), is_repeatable=True
-            )
+            await group.calls.leader(method, request, Deadline(AWAY_MS), is_repeatable=True)
             return True
         except ClientIdInUseError:
             self._let_in.discard(name)
@@ -384,7 +382,7 @@ class PopConsumer(Closing):
         if self.close_once.is_over:
             raise self._closed()
         return await self._groups.get(broker_group).calls.leader(
-            "pop", method, request, Deadline(self._timeout_ms), is_repeatable=True
+            method, request, Deadline(self._timeout_ms), is_repeatable=True
         )
 
     # --- Life cycle ---

@@ -115,7 +115,7 @@ class Raw:
         deadline = Deadline(timeout_ms or self._timeout_ms)
         calls = self._groups.get(group).calls
         try:
-            answer = await calls.leader("log", "Append", request, deadline, is_repeatable=True)
+            answer = await calls.leader("Append", request, deadline, is_repeatable=True)
         except QuorumlogError as error:
             if error.code == DUPLICATE_EXPIRED:
                 return RawReceipt(-1, -1, is_duplicate=True)

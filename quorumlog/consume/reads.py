@@ -211,11 +211,11 @@ class ReadCalls:
         """Ask the node of a group that can answer with the wanted freshness."""
         if freshness.node_id is not None:
             node = group.router.node(freshness.node_id)
-            return await group.calls.node(node, "log", method, request, deadline)
+            return await group.calls.node(node, method, request, deadline)
         if not freshness.is_any:
             return await self._led(group, method, request, deadline, wait_ms)
         try:
-            return await group.calls.any("log", method, request, deadline)
+            return await group.calls.any(method, request, deadline)
         except QuorumlogError as error:
             if not isinstance(error, NotFoundError | UnknownTopicError):
                 raise
@@ -236,7 +236,7 @@ class ReadCalls:
         self, group: BrokerGroup, method: str, request: Any, deadline: Deadline, wait_ms: int = 0
     ) -> Any:
         return await group.calls.leader(
-            "log", method, request, deadline, is_repeatable=True, is_read=True, wait_ms=wait_ms
+            method, request, deadline, is_repeatable=True, is_read=True, wait_ms=wait_ms
         )
 
     async def _ask_all(

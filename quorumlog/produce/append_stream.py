@@ -289,7 +289,7 @@ class Sender:
         request = log_pb2.RouteRequest(topics=topics, cluster_id=self._router.cluster_id)
         try:
             response = await self._calls.once(
-                node, "log", "Route", request, min(deadline.remaining_s, SUSPECT_AFTER_MS / 1000)
+                node, "Route", request, min(deadline.remaining_s, SUSPECT_AFTER_MS / 1000)
             )
         except QuorumlogError:
             return  # The stream to this node is about to fail, with a better error.

@@ -259,9 +259,7 @@ class TransactionalProducer(Closing):
         if incarnation is not None:
             request.producer_name, request.incarnation = incarnation.name, incarnation.number
         deadline = Deadline(self._timeout_ms)
-        await group.calls.leader(
-            "transaction", "EndTransaction", request, deadline, is_repeatable=True
-        )
+        await group.calls.leader("EndTransaction", request, deadline, is_repeatable=True)
 
     # Questions.
 
@@ -276,7 +274,7 @@ class TransactionalProducer(Closing):
         while True:
             try:
                 node = await group.router.leader(Deadline(self._timeout_ms))
-                async for question in node.transaction.CheckTransactions(request):
+                async for question in node.rpc.CheckTransactions(request):
                     backoff = Backoff(Deadline(TIMEOUT_MS_MAX))
                     if question.transaction_id:
                         await self._begin_answer(group, question)
