@@ -31,10 +31,9 @@ from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.consumer import Consumption
 from quorumlog.consume.in_hand import Reader
-from quorumlog.consume.known import UNKNOWN, Known
 from quorumlog.consume.local_offsets import LocalOffsets
 from quorumlog.consume.membership import AWAY_MS, Identity, Membership
-from quorumlog.consume.moves import Moves, moved_conflict
+from quorumlog.consume.moves import UNKNOWN, Known, Moves, moved_conflict
 from quorumlog.consume.prefetch import (
     HELD_COUNT_MAX,
     HELD_SIZE_BYTES_MAX,
@@ -156,7 +155,7 @@ class GroupConsumer(Consumption):
             return
         try:
             self._local.open()
-            self._starts.begun |= {(queue.group, queue.topic) for queue in self._local.queues()}
+            self._starts.begun |= {(queue.group, queue.topic) for queue in self._local.offsets}
             await self._join()
         except BaseException:
             self._local.close()
@@ -675,8 +674,8 @@ class GroupConsumer(Consumption):
         """Return the stored offsets, or the start position for queues without one."""
         begins: dict[Queue, Known] = {}
         if self._local is not None:
-            own = {queue: self._local.get(queue) for queue in queues}
-            begins = {q: Known(offset) for q, offset in own.items() if offset is not None}
+            own = self._local.offsets
+            begins = {queue: Known(own[queue]) for queue in queues if queue in own}
         else:
             for row in await self._fetch_stored(group, queues, deadline):
                 begins[Queue(row.topic, row.queue_id, group.name)] = Known.of(row)

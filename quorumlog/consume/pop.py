@@ -15,10 +15,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal, Self
 
 from quorumlog.arguments import checked
-from quorumlog.cluster.background import raise_ended
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import Steps
-from quorumlog.cluster.close_once import Closing
+from quorumlog.cluster.close_once import Closing, raise_ended
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.turns import Turns

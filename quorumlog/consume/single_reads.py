@@ -23,6 +23,22 @@ from quorumlog.records.options import Consistency
 from quorumlog.records.queues import Pair, Queue, queue_in
 
 
+class ClientCalls:
+    """What the calls of a client share once it is started; before, they raise ClosedError."""
+
+    _timeout_ms: int
+
+    @property
+    def broker_groups(self) -> BrokerGroups:
+        """The broker groups with their routes and channels, which all parts share: a port for the
+        parts and for tests. Programs use `groups`. Raises ClosedError."""
+        raise NotImplementedError
+
+    @property
+    def _reads(self) -> ReadCalls:
+        return ReadCalls(self.broker_groups)
+
+
 @dataclass(frozen=True)
 class QueuePull(PullArguments):
     """The arguments of a pull of one queue."""
@@ -38,11 +54,8 @@ class QueuePull(PullArguments):
 
 
 @checked
-class SingleReads:
+class SingleReads(ClientCalls):
     """The calls of a client that read once."""
-
-    def __init__(self, groups: BrokerGroups, reads: ReadCalls, timeout_ms: int) -> None:
-        self._groups, self._reads, self._timeout_ms = groups, reads, timeout_ms
 
     @takes_fields(QueuePull)
     async def pull(self, wanted: QueuePull) -> MessageBatch:
@@ -147,8 +160,8 @@ class SingleReads:
         if topics:
             await self._reads.ask_routes(topics, deadline)
         else:
-            await self._groups.refresh(deadline)
-        return self._groups.view(topics)
+            await self.broker_groups.refresh(deadline)
+        return self.broker_groups.view(topics)
 
     def _deadline(self) -> Deadline:
         return Deadline(self._timeout_ms)

@@ -13,8 +13,7 @@ from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.group import GroupConsumer
-from quorumlog.consume.known import UNKNOWN, Known
-from quorumlog.consume.moves import moved_conflict
+from quorumlog.consume.moves import UNKNOWN, Known, moved_conflict
 from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.errors import (
     ConflictError,

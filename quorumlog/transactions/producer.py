@@ -17,11 +17,10 @@ from typing import Any, Final, Self, Unpack
 import grpc
 
 from quorumlog.arguments import checked, checks_itself
-from quorumlog.cluster.background import raise_ended
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import in_doubt
 from quorumlog.cluster.channels import is_cancelled
-from quorumlog.cluster.close_once import Closing
+from quorumlog.cluster.close_once import Closing, raise_ended
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.errors import (
     ClosedError,
@@ -36,11 +35,10 @@ from quorumlog.produce.delivery import Receipts
 from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.outgoing_messages import check_bodies, entries_of
 from quorumlog.produce.producer import Producer
-from quorumlog.produce.send_options import HalfOptions
 from quorumlog.records.batch import decode_records, size_bytes_of
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import TIMEOUT_MS_MAX, Decision
-from quorumlog.transactions.types import PB_OUTCOMES, CheckedTransaction, as_decision
+from quorumlog.transactions.types import PB_OUTCOMES, CheckedTransaction, HalfOptions, as_decision
 
 CHECKS_MAX: Final = 16
 """Checks under way of a producer. It takes no more questions then, and others are asked."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import quorumlog
-from quorumlog.consume.known import Known
+from quorumlog.consume.moves import Known
 from quorumlog.errors import (
     ConflictError,
     DeadlineError,
