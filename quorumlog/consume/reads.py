@@ -100,6 +100,16 @@ class PullArguments(ReadArguments):
     max_count: int = 0
     max_size_bytes: int = 0
 
+    def options(self, timeout_ms: int, **others: Any) -> "PullOptions":
+        """Return the options of the pull. `timeout_ms` is for arguments that have none."""
+        return PullOptions(
+            self.freshness,
+            self.max_count,
+            self.max_size_bytes,
+            timeout_ms=self.timeout_ms or timeout_ms,
+            **others,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PullOptions:

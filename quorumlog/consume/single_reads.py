@@ -12,7 +12,6 @@ from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import Route
 from quorumlog.consume.reads import (
     PullArguments,
-    PullOptions,
     QueueOffsets,
     ReadCalls,
     ReadFreshness,
@@ -64,14 +63,8 @@ class SingleReads(ClientCalls):
         With `wait_ms` the node waits that long for one. 0 for the limits means the node's own.
         `group` is the queue's broker group; the default is the first one by name.
         """
-        options = PullOptions(
-            wanted.freshness,
-            wanted.max_count,
-            wanted.max_size_bytes,
-            wanted.wait_ms,
-            wanted.timeout_ms or self._timeout_ms,
-            tuple(wanted.tags),
-            wanted.sql,
+        options = wanted.options(
+            self._timeout_ms, wait_ms=wanted.wait_ms, tags=tuple(wanted.tags), sql=wanted.sql
         )
         queue = Queue(wanted.topic, wanted.queue_id, wanted.group)
         return await self._reads.pull(queue, wanted.offset, options)

@@ -37,9 +37,9 @@ from quorumlog.pb import log_pb2
 from quorumlog.produce.append_session import AppendSession, FramedSession, GrpcSession, fits
 from quorumlog.produce.delivery import Batch, Verdict
 from quorumlog.produce.identity import ProducerIdentity
+from quorumlog.produce.options import ProducerOptions
 from quorumlog.records.batch import Entry, key_queue
 
-IN_FLIGHT_MAX: Final = 32  # Half of the window in which a node remembers receipts.
 OUT_OF_SEQUENCE_MAX: Final = 8  # For the first batch without a receipt; more: the order is lost.
 WATCH_INTERVAL_MS: Final = 50
 
@@ -72,11 +72,7 @@ class Sender:
         self,
         router: Router,
         calls: Calls,
-        *,
-        is_idempotent: bool,
-        name: str | None = None,
-        in_flight_max: int,
-        linger_ms: float,
+        options: ProducerOptions,
         on_stray: Callable[[Batch], bool],
     ) -> None:
         """`on_stray` gets a batch with a topic that the group lacks; True: it took the batch."""
@@ -86,14 +82,14 @@ class Sender:
         self.is_flushing = 0  # Count of flushes that wait: do not linger.
         self._router = router
         self._calls = calls
-        self._is_idempotent = is_idempotent
-        self._in_flight_max = in_flight_max
-        self._linger_s = linger_ms / 1000
+        self._is_idempotent = options.idempotent
+        self._in_flight_max = options.in_flight_max
+        self._linger_s = options.linger_ms / 1000
         self._on_stray = on_stray
         self._stuck_since_s: float | None = None  # Since when there was work and no receipt.
         self._wake = asyncio.Event()
         self._next_queue: dict[str, int] = {}
-        self.identity: Final = ProducerIdentity(is_idempotent=is_idempotent, name=name)
+        self.identity: Final = ProducerIdentity(is_idempotent=options.idempotent, name=options.name)
         self._unacked_since_s: float | None = None
         self._direct: FramedSession | None = None  # Takes single messages without a detour.
         self._last_count = 0  # Messages of the batch that was acknowledged last.

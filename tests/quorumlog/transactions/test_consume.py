@@ -123,7 +123,7 @@ async def test_a_commit_that_met_a_conflict_after_an_attempt_without_an_answer(
         def get(self, _: str) -> "Group":
             return self
 
-        async def leader(self, _: str, method: str, *__: Any, **___: Any) -> Any:
+        async def leader(self, method: str, *_: Any, **__: Any) -> Any:
             if method == "CommitConsumed":
                 raise ConflictError("somebody was faster", outcome=conflict)
             if stored is None:
