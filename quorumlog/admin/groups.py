@@ -13,7 +13,7 @@ from quorumlog.admin.types import GroupDescription, GroupInfo
 from quorumlog.arguments import checked
 from quorumlog.cluster.calls import Steps
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness
+from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness, Reading
 from quorumlog.errors import InternalError, InvalidRequestError
 from quorumlog.pb import admin_pb2, common_pb2, consumer_pb2, retry_pb2
 from quorumlog.records.batch import decode_records
@@ -281,12 +281,12 @@ class GroupAdmin(AdminCalls):
         GroupNotEmptyError, unless `force` says that they are to go there, with their next heartbeat
         or pull, whatever they have in hand.
         """
-        reads, freshness = ReadCalls(self._groups), ReadFreshness()
-        deadline = self._deadline()
-        queues, failed = await reads.queues(topic, freshness, deadline)
+        reads, deadline = ReadCalls(self._groups), self._deadline()
+        reading = Reading(ReadFreshness(), deadline)
+        queues, failed = await reads.queues(topic, reading)
         if failed:
             raise failed[0]
-        offsets = await reads.positions(queues, position, freshness, deadline)
+        offsets = await reads.positions(queues, position, reading)
         await self._store(group, offsets, deadline, must_be_empty=not force)
         return offsets
 

@@ -39,7 +39,7 @@ from quorumlog.consume.prefetch import (
     HELD_SIZE_BYTES_MAX,
     FetchArguments,
 )
-from quorumlog.consume.reads import ReadCalls, unknown_topic
+from quorumlog.consume.reads import ReadCalls, Reading, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
 from quorumlog.consume.redelivery import Redeliveries, Redelivery
 from quorumlog.consume.starts import START_MS, Starts
@@ -684,15 +684,15 @@ class GroupConsumer(Consumption):
         new = [queue for queue in queues if queue not in stored]
         if not new:
             return stored
-        freshness = self._options.freshness
+        reading = Reading(self._options.freshness, deadline)
         returned = [queue for queue in new if queue.topic.startswith(RETRY_PREFIX)]
         others = [queue for queue in new if queue not in returned]
-        begun = await self._starts.offsets(self._reads, others, freshness, deadline)
+        begun = await self._starts.offsets(self._reads, others, reading)
         if begun and not self._starts.is_first:
             # A member that takes one over before its first message is processed begins there, too.
             await self._store(group, begun, deadline)
         # Every message of a retry topic is for this group, also if it starts at the end of topics.
-        begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
+        begun |= await self._reads.positions(returned, FIRST, reading)
         return {**stored, **begun}
 
 

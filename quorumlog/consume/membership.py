@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.retry import Backoff, Deadline
-from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness
+from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness, Reading
 from quorumlog.consume.rebalance import Strategy, assign, strategy_name
 from quorumlog.consume.starts import Starts
 from quorumlog.errors import ClientIdInUseError, ConflictError
@@ -137,7 +137,9 @@ class Membership:
         own = self._identity
         retry_topic = RETRY_PREFIX + own.group
         topics = own.topics if own.is_broadcasting else (*own.topics, retry_topic)
-        queues = await self._reads.group_queues(self.group, topics, ReadFreshness(), deadline)
+        queues = await self._reads.group_queues(
+            self.group, topics, Reading(ReadFreshness(), deadline)
+        )
         self._starts.see(self.group.name, own.topics, queues)
         if not (self.is_known or own.is_broadcasting or self._starts.is_first):
             await self._begin(queues, deadline)
@@ -187,7 +189,9 @@ class Membership:
 
     async def _begin_topic(self, queues: Sequence[Queue], deadline: Deadline) -> None:
         """Store the first offsets of a topic, all or none, unless another member was first."""
-        offsets = await self._starts.offsets(self._reads, queues, ReadFreshness(), deadline)
+        offsets = await self._starts.offsets(
+            self._reads, queues, Reading(ReadFreshness(), deadline)
+        )
         request = transaction_pb2.CommitConsumedRequest(cluster_id=self.group.router.cluster_id)
         request.consumed.group = self._identity.group
         for (topic, queue_id), offset in offsets.items():

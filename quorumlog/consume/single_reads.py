@@ -15,8 +15,10 @@ from quorumlog.consume.reads import (
     QueueOffsets,
     ReadCalls,
     ReadFreshness,
+    Reading,
 )
 from quorumlog.errors import InvalidRequestError
+from quorumlog.pb import log_pb2
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import Consistency
 from quorumlog.records.queues import Pair, Queue, queue_in
@@ -77,8 +79,7 @@ class SingleReads(ClientCalls):
         node_id: int | None = None,
     ) -> Message:
         """Return the message with that id. Raises NotFoundError."""
-        freshness = ReadFreshness.of(consistency, None, node_id)
-        return await self._reads.message(message_id, freshness, self._deadline())
+        return await self._reads.message(message_id, self._reading(consistency, node_id))
 
     async def query_by_key(
         self,
@@ -100,15 +101,14 @@ class SingleReads(ClientCalls):
             raise InvalidRequestError(
                 f"key is {shown(key)}, which no message has: a blank parts keys; use one of them"
             )
-        return await self._reads.by_key(
-            topic,
-            key,
+        request = log_pb2.QueryByKeyRequest(
+            topic=topic,
+            key=key,
             lo_unix_ms=lo_unix_ms,
             hi_unix_ms=hi_unix_ms,
             max_count=max_count,
-            freshness=ReadFreshness.of(consistency),
-            deadline=self._deadline(),
         )
+        return await self._reads.by_key(request, self._reading(consistency))
 
     async def queue_offsets(
         self,
@@ -122,15 +122,14 @@ class SingleReads(ClientCalls):
 
         Raises the error of a broker group that cannot answer; name queues to leave it out.
         """
-        deadline = self._deadline()
-        freshness = ReadFreshness.of(consistency, None, node_id)
+        reading = self._reading(consistency, node_id)
         if queues is None:
-            named, failed = await self._reads.queues(topic, freshness, deadline)
+            named, failed = await self._reads.queues(topic, reading)
             if failed:
                 raise failed[0]
         else:
             named = [queue_in(topic, queue) for queue in queues]
-        return await self._reads.queue_offsets(named, freshness, deadline)
+        return await self._reads.queue_offsets(named, reading)
 
     async def offset_by_time(
         self,
@@ -143,18 +142,16 @@ class SingleReads(ClientCalls):
     ) -> int:
         """Return the offset of the first message stored at that time or later."""
         queue = Queue(topic, queue_id, group)
-        return await self._reads.offset_by_time(
-            queue, unix_ms, ReadFreshness.of(consistency), self._deadline()
-        )
+        return await self._reads.offset_by_time(queue, unix_ms, self._reading(consistency))
 
     async def route(self, *topics: str) -> Route:
         """Ask for the leaders and the routes of topics; unknown topics are left out."""
-        deadline = self._deadline()
+        deadline = Deadline(self._timeout_ms)
         if topics:
             await self._reads.ask_routes(topics, deadline)
         else:
             await self.broker_groups.refresh(deadline)
         return self.broker_groups.view(topics)
 
-    def _deadline(self) -> Deadline:
-        return Deadline(self._timeout_ms)
+    def _reading(self, consistency: Consistency | str, node_id: int | None = None) -> Reading:
+        return Reading(ReadFreshness.of(consistency, node_id=node_id), Deadline(self._timeout_ms))

@@ -14,7 +14,7 @@ from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.group import GroupConsumer
 from quorumlog.consume.moves import UNKNOWN, Known, moved_conflict
-from quorumlog.consume.reads import ReadCalls, ReadFreshness
+from quorumlog.consume.reads import ReadCalls, ReadFreshness, Reading
 from quorumlog.errors import (
     ConflictError,
     InvalidRequestError,
@@ -239,7 +239,7 @@ class ConsumeTransaction:
 
     async def _check_gap(self, queue: Queue, stored: int, lo: int, deadline: Deadline) -> None:
         """Raise InvalidRequestError unless all messages between the two offsets have expired."""
-        (there,) = await self._reads.queue_offsets([queue], ReadFreshness(), deadline)
+        (there,) = await self._reads.queue_offsets([queue], Reading(ReadFreshness(), deadline))
         if there.min_offset < lo:
             raise InvalidRequestError(
                 f"{queue}: the next offset is {stored} and the first one consumed {lo}; say what "
