@@ -10,6 +10,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self
 
 from quorumlog.admin.admin import Admin
@@ -24,7 +25,7 @@ from quorumlog.cluster.grpc_engine import check_descriptors, check_polling
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import parse_bootstrap
 from quorumlog.cluster.transport import Transport, transport_of
-from quorumlog.consume.consumer import PullConsumer, PullConsumerOptions
+from quorumlog.consume.consumer import Consumption, PullConsumer, PullConsumerOptions
 from quorumlog.consume.group import GroupConsumer, GroupOptions
 from quorumlog.consume.pop import PopConsumer, PopOptions
 from quorumlog.consume.raw import Raw
@@ -273,19 +274,16 @@ class Client(SingleReads, Transactions):
         gives more control.
         """
         if group is None:
-            pull = self.pull_consumer(topic, **options)
-            try:
-                async for message in pull:
-                    yield message
-            finally:
-                await pull.close()
-            return
-        member = self.group_consumer(group, topic, **options)
+            consumer: Consumption = self.pull_consumer(topic, **options)
+            close = consumer.close
+        else:
+            consumer = member = self.group_consumer(group, topic, **options)
+            close = partial(member.close, is_processed=False)
         try:
-            async for message in member:
+            async for message in consumer:
                 yield message
         finally:
-            await member.close(is_processed=False)
+            await close()
 
 
 @checked_call

@@ -463,11 +463,7 @@ def _with_key(
     messages = decode_records(
         answer.records, topic=topic, group=group.name, newest_move=newest_move
     )
-    return [message for message in messages if _has_key(message, key)]
-
-
-def _has_key(message: Message, key: str) -> bool:
-    return key in message.keys or message.properties.get("UNIQ_KEY") == key
+    return [m for m in messages if key in m.keys or m.properties.get("UNIQ_KEY") == key]
 
 
 def _check_offsets(

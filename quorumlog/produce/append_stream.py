@@ -61,7 +61,6 @@ class SenderStats:
     failed_count: int = 0
     duplicates_count: int = 0
     retried_batches: int = 0
-    sessions: int = 0
     no_ack_ms_max: float = 0.0
 
 
@@ -138,7 +137,6 @@ class Sender:
                 continue
             session, error_met = await self._session(node, head)
             if session is not None:
-                self.stats.sessions += 1
                 await self._run_session(session)
                 error_met = self._settle(session)
             if error_met is None:
