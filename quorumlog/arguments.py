@@ -367,59 +367,62 @@ class ArgumentChecks:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._names: list[str] = []
-        self._rest: str | None = None
-        self._checks: dict[str, Check | None] | None = None
+
+    @functools.cached_property
+    def _plan(self) -> tuple[list[str], str, dict[str, Check | None]]:
+        """The names by position, that of all others, and the checks by name. Several threads may
+        make them at once, with equal results."""
+        hints = typing.get_type_hints(self._function)
+        names, rest, checks = list[str](), "", dict[str, Check | None]()
+        for name, parameter in inspect.signature(self._function).parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                continue  # Passed on to a call that knows their names.
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                rest = name
+            else:
+                names.append(name)
+            checks[name] = None if name == "self" else check_for(name, hints.get(name, Any))
+        return names, rest, checks
 
     @property
     def checks(self) -> dict[str, Check | None]:
-        """The checks by parameter. Several threads may make them at once, with equal results."""
-        if self._checks is None:
-            hints = typing.get_type_hints(self._function)
-            by_name: dict[str, Check | None] = {}
-            names: list[str] = []
-            for name, parameter in inspect.signature(self._function).parameters.items():
-                if parameter.kind is parameter.VAR_KEYWORD:
-                    continue  # Passed on to a call that knows their names.
-                if parameter.kind is parameter.VAR_POSITIONAL:
-                    self._rest = name
-                else:
-                    names.append(name)
-                by_name[name] = None if name == "self" else check_for(name, hints.get(name, Any))
-            self._names = names
-            self._checks = by_name
-        return self._checks
+        """The checks by parameter."""
+        return self._plan[2]
 
-    def check(self, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-        """Check the arguments of a call; the call itself refuses those of another signature."""
-        checks = self.checks
-        for name, value in zip(self._names, args, strict=False):
-            if (check := checks[name]) is not None:
-                check(name, value)
-        if self._rest is not None and (check := checks[self._rest]) is not None:
-            for value in args[len(self._names) :]:
-                check(self._rest, value)
-        for name, value in named.items():
+    def check(
+        self, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Check the arguments of a call and return them; the call itself refuses those of another
+        signature."""
+        names, rest, checks = self._plan
+        others = ((rest, value) for value in args[len(names) :])
+        for name, value in (*zip(names, args, strict=False), *others, *named.items()):
             if (check := checks.get(name)) is not None:
                 check(name, value)
+        return args, named
+
+
+def _preparing(function: Callable[..., Any], prepare: Callable[..., Any]) -> Any:
+    """Return a function that calls this one with what `prepare` makes of its arguments."""
+    call: Any
+    if inspect.iscoroutinefunction(function):
+
+        async def call(*args: Any, **named: Any) -> Any:
+            args, named = prepare(args, named)
+            return await function(*args, **named)
+    else:
+
+        def call(*args: Any, **named: Any) -> Any:
+            args, named = prepare(args, named)
+            return function(*args, **named)
+
+    return functools.update_wrapper(call, function)
 
 
 def checked_call(function: _Function) -> _Function:
     """Wrap a function so that its arguments are checked before it runs."""
     plan = ArgumentChecks(function)
-    call: Any
-    if inspect.iscoroutinefunction(function):
-
-        async def call(*args: Any, **named: Any) -> Any:
-            plan.check(args, named)
-            return await function(*args, **named)
-    else:
-
-        def call(*args: Any, **named: Any) -> Any:
-            plan.check(args, named)
-            return function(*args, **named)
-
-    functools.update_wrapper(call, function)
+    call = _preparing(function, plan.check)
     call.plan = plan
     return typing.cast(_Function, call)
 
@@ -432,23 +435,14 @@ def takes_fields(
 
     def wrap(method: Callable[[_Owner, _Value], _T]) -> Callable[Concatenate[_Owner, _P], _T]:
         def value_of(args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+            owner, *args = args
             try:
                 fields.bind(*args, **named)
             except TypeError as error:
                 raise TypeError(f"{method.__qualname__}() {error}") from None
-            return kind(*args, **named)
+            return (owner, kind(*args, **named)), {}
 
-        call: Any
-        if inspect.iscoroutinefunction(method):
-
-            async def call(self: Any, /, *args: Any, **named: Any) -> Any:
-                return await method(self, value_of(args, named))
-        else:
-
-            def call(self: Any, /, *args: Any, **named: Any) -> Any:
-                return method(self, value_of(args, named))
-
-        functools.update_wrapper(call, method)
+        call = _preparing(method, value_of)
         owner, _ = (own := inspect.signature(method)).parameters.values()
         call.__signature__ = own.replace(parameters=[owner, *fields.parameters.values()])
         call.__annotations__ = typing.get_type_hints(kind)

@@ -10,30 +10,31 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self
 
 from quorumlog.admin.admin import Admin
+from quorumlog.admin.messages import CancelledDelay
 from quorumlog.arguments import checked, checked_call, takes_fields
 from quorumlog.cluster import program_end
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.channels import Credentials
-from quorumlog.cluster.close_once import CloseOnce, Kept, failures_beside
+from quorumlog.cluster.close_once import CloseOnce, failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.grpc_engine import check_descriptors, check_polling
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import parse_bootstrap
 from quorumlog.cluster.transport import Transport, transport_of
-from quorumlog.consume.consumer import PullConsumer, PullConsumerOptions
+from quorumlog.consume.consumer import Consumption, PullConsumer, PullConsumerOptions
 from quorumlog.consume.group import GroupConsumer, GroupOptions
 from quorumlog.consume.pop import PopConsumer, PopOptions
 from quorumlog.consume.raw import Raw
-from quorumlog.consume.reads import ReadCalls
 from quorumlog.consume.single_reads import SingleReads
-from quorumlog.delegation import handed_on
 from quorumlog.errors import ClosedError
 from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.producer import Producer
 from quorumlog.records.message import Message
+from quorumlog.records.receipt import Receipt
 from quorumlog.transactions.transactions import Transactions
 
 TIMEOUT_MS: Final = 30_000
@@ -56,22 +57,8 @@ class ClientStats:
     """Nodes whose framed port is not used: when it was last tried, another node answered there."""
 
 
-class Parts:
-    """The objects that live from start to close."""
-
-    def __init__(self, groups: BrokerGroups, made: Kept, client_id: str, timeout_ms: int) -> None:
-        self.groups = groups
-        self.reads = ReadCalls(groups)
-        self.admin = Admin(groups, timeout_ms)
-        self.raw = Raw(groups, self.reads, timeout_ms)
-        self.single_reads = SingleReads(groups, self.reads, timeout_ms)
-        self.transactions = Transactions(
-            groups, self.reads, made, client_id=client_id, timeout_ms=timeout_ms
-        )
-
-
 @checked
-class Client:
+class Client(SingleReads, Transactions):
     """A connection to a cluster. Made by `quorumlog.connect()`; start it with `async with`."""
 
     def __init__(
@@ -85,6 +72,7 @@ class Client:
         credentials: Credentials = None,
         transport: Transport = "auto",
     ) -> None:
+        super().__init__()
         forks.use()
         program_end.watch()
         Deadline(timeout_ms)  # Raises for a bad timeout.
@@ -95,11 +83,10 @@ class Client:
         self._credentials = credentials
         self._transport = transport_of(transport)
         self.client_id = client_id or default_client_id()
-        self._parts: Parts | None = None
+        self._groups: BrokerGroups | None = None
         self._starting = asyncio.Lock()
         self._is_closed = False
         self._close_once = CloseOnce()
-        self._made = Kept()
 
     # Life cycle.
 
@@ -110,13 +97,13 @@ class Client:
         descriptors are free, WrongClusterError, or InvalidRequestError for GRPC_POLL_STRATEGY; as
         the program ends ClosedError, which `async with` does not raise.
         """
-        if self._parts is None:
+        if self._groups is None:
             program_end.check()
         await self._start()
 
     async def _start(self) -> None:
         async with self._starting:
-            if self._parts is not None:
+            if self._groups is not None:
                 return
             self._check_not_closed()
             check_polling()
@@ -130,7 +117,7 @@ class Client:
             except BaseException:
                 await groups.close()
                 raise
-            self._parts = Parts(groups, self._made, self.client_id, self._timeout_ms)
+            self._groups = groups
 
     async def close(self) -> None:
         """Flush and close its producers, close its consumers, then all connections.
@@ -142,14 +129,14 @@ class Client:
         await self._close_once.once(self._close)
 
     async def _close(self) -> None:
-        parts = self._parts
-        if parts is None:
+        groups = self._groups
+        if groups is None:
             return
         try:
             await self._made.close()
         finally:
-            self._parts = None
-            await parts.groups.close()
+            self._groups = None
+            await groups.close()
 
     async def __aenter__(self) -> Self:
         await self._start()
@@ -164,17 +151,12 @@ class Client:
         if self._is_closed:
             raise ClosedError("the client is closed; connect again")
 
-    def _started(self) -> "Parts":
-        self._check_not_closed()
-        if self._parts is None:
-            raise ClosedError("the client is not started; use 'async with', or await start()")
-        return self._parts
-
     @property
     def broker_groups(self) -> BrokerGroups:
-        """The broker groups with their routes and channels, which all parts share: a port for the
-        parts and for tests. Programs use `groups`. Raises ClosedError."""
-        return self._started().groups
+        self._check_not_closed()
+        if self._groups is None:
+            raise ClosedError("the client is not started; use 'async with', or await start()")
+        return self._groups
 
     @property
     def cluster_id(self) -> str:
@@ -189,12 +171,12 @@ class Client:
     @property
     def admin(self) -> Admin:
         """Topics, groups, members and nodes."""
-        return self._started().admin
+        return Admin(self.broker_groups, self._timeout_ms)
 
     @property
     def raw(self) -> Raw:
         """Records as bytes."""
-        return self._started().raw
+        return Raw(self.broker_groups, self._reads, self._timeout_ms)
 
     def stats(self) -> ClientStats:
         """Return the counts so far."""
@@ -210,26 +192,9 @@ class Client:
             framed_other_nodes=sum(group.router.channels.other_node_count for group in groups),
         )
 
-    # Calls of the parts.
-
-    @property
-    def _reads(self) -> SingleReads:
-        return self._started().single_reads
-
-    pull = handed_on("_reads", SingleReads.pull)
-    get_message = handed_on("_reads", SingleReads.get_message)
-    query_by_key = handed_on("_reads", SingleReads.query_by_key)
-    queue_offsets = handed_on("_reads", SingleReads.queue_offsets)
-    offset_by_time = handed_on("_reads", SingleReads.offset_by_time)
-    route = handed_on("_reads", SingleReads.route)
-    cancel_delayed = handed_on("admin", Admin.cancel_delayed)
-
-    @property
-    def _transactions(self) -> Transactions:
-        return self._started().transactions
-
-    transaction = handed_on("_transactions", Transactions.transaction)
-    transactional_producer = handed_on("_transactions", Transactions.transactional_producer)
+    async def cancel_delayed(self, message: Receipt | str, *, group: str = "") -> CancelledDelay:
+        """Cancel the delivery of a delayed message; as `admin.cancel_delayed`, with its errors."""
+        return await self.admin.cancel_delayed(message, group=group)
 
     # Producers and consumers.
 
@@ -259,7 +224,7 @@ class Client:
         from that very replica. `prefetch` batches of `batch_size_bytes_max` are read ahead of each
         queue.
         """
-        return self._made.add(PullConsumer(self._started().reads, options, self._timeout_ms))
+        return self._made.add(PullConsumer(self._reads, options, self._timeout_ms))
 
     @takes_fields(GroupOptions)
     def group_consumer(self, options: GroupOptions) -> GroupConsumer:
@@ -274,11 +239,10 @@ class Client:
         of the group's settings. At most `held_size_bytes_max` and `held_count_max` are read ahead,
         and a batch of each queue.
         """
-        parts = self._started()
-        client_id = options.client_id or self._client_id_of_part()
-        on_known = parts.transactions.stored_of(options.group).update
+        groups, client_id = self.broker_groups, options.client_id or self._client_id_of_part()
+        on_known = self._stored_of(options.group).update
         consumer = GroupConsumer(
-            parts.reads, parts.groups, options, client_id, self._timeout_ms, on_known
+            self._reads, groups, options, client_id, self._timeout_ms, on_known
         )
         # Only the program can say that it has processed the message in hand.
         return self._made.add(consumer, lambda: consumer.close(is_processed=False))
@@ -310,19 +274,16 @@ class Client:
         gives more control.
         """
         if group is None:
-            pull = self.pull_consumer(topic, **options)
-            try:
-                async for message in pull:
-                    yield message
-            finally:
-                await pull.close()
-            return
-        member = self.group_consumer(group, topic, **options)
+            consumer: Consumption = self.pull_consumer(topic, **options)
+            close = consumer.close
+        else:
+            consumer = member = self.group_consumer(group, topic, **options)
+            close = partial(member.close, is_processed=False)
         try:
-            async for message in member:
+            async for message in consumer:
                 yield message
         finally:
-            await member.close(is_processed=False)
+            await close()
 
 
 @checked_call

@@ -47,7 +47,11 @@ class AppendStream:
                         return
                     await self._wait()
                 future, size_bytes = self._in_flight[0]
-                response = await self._answer(future)
+                try:  # Here, as `_read` begins an append: a call less for each message.
+                    response = await future
+                except Exception as error:  # noqa: BLE001 - the client gets every error.
+                    self._on_failed(error)
+                    response = AppendResponse(error=to_pb(error))
                 self._in_flight.popleft()
                 self._size_bytes -= size_bytes
                 self._changed.set()
@@ -57,12 +61,18 @@ class AppendStream:
             await cancel_all([reader, *(future for future, _ in self._in_flight)])
 
     async def _read(self, requests: AsyncIterator[Request]) -> None:
+        loop = asyncio.get_running_loop()
         try:
             async for request in requests:
                 size_bytes = 0 if isinstance(request, Exception) else len(request.records)
                 while not self._has_room(size_bytes):
                     await self._wait()
-                self._in_flight.append((self._begin(request), size_bytes))
+                if isinstance(request, BadRequestError):
+                    future: asyncio.Future[AppendResponse] = loop.create_future()
+                    future.set_exception(request)
+                else:
+                    future = self._append(request)
+                self._in_flight.append((future, size_bytes))
                 self._size_bytes += size_bytes
                 self._changed.set()
         finally:
@@ -78,17 +88,3 @@ class AppendStream:
     async def _wait(self) -> None:
         self._changed.clear()
         await self._changed.wait()
-
-    def _begin(self, request: Request) -> "asyncio.Future[AppendResponse]":
-        if not isinstance(request, BadRequestError):
-            return self._append(request)
-        refused: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
-        refused.set_exception(request)
-        return refused
-
-    async def _answer(self, future: "asyncio.Future[AppendResponse]") -> AppendResponse:
-        try:
-            return await future
-        except Exception as error:  # noqa: BLE001 - the client gets every error.
-            self._on_failed(error)
-            return AppendResponse(error=to_pb(error))

@@ -12,7 +12,7 @@ from qlog.command_decorators import cluster_command
 from qlog.output import Row
 
 if TYPE_CHECKING:
-    from quorumlog.admin.delay import CancelledDelay
+    from quorumlog.admin.messages import CancelledDelay
     from quorumlog.client import Client
 
 

@@ -2,19 +2,17 @@
 
 Owns the calls of AdminService and the names of all administrative calls; must not know how calls
 find the leader (`calls`). Changes go to the leader; a call about one node goes to that node.
-Consumer groups, delayed messages, pop, transactions and searches are modules beside it.
+Consumer groups, messages and transactions are modules beside it.
 """
 
 import asyncio
 import contextlib
 from typing import Final
 
-from quorumlog.admin.calls import AdminCalls, Answers
-from quorumlog.admin.delay import DelayAdmin
+from quorumlog.admin.calls import Answers
 from quorumlog.admin.groups import GroupAdmin
 from quorumlog.admin.ha_types import HaGroup, HaPromotion, HaStatus
-from quorumlog.admin.lookup import LookupAdmin
-from quorumlog.admin.pop import PopAdmin
+from quorumlog.admin.messages import MessageAdmin
 from quorumlog.admin.transactions import TransactionAdmin
 from quorumlog.admin.types import (
     ChainDigest,
@@ -28,9 +26,8 @@ from quorumlog.admin.types import (
     TopicInfo,
 )
 from quorumlog.arguments import checked
-from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.retry import Deadline
-from quorumlog.delegation import handed_on
 from quorumlog.errors import (
     DeadlineError,
     QuorumlogError,
@@ -44,20 +41,12 @@ STATUS_TIMEOUT_MS: Final = 2_000  # For all nodes of a group together, in `clust
 
 
 @checked
-class Admin:
+class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
     """Administers the cluster that a client is connected to; `client.admin`.
 
     Every call raises QuorumlogError; `outcome` tells whether the failed call may have had an
     effect. Calls that can be repeated without harm are repeated until the client's timeout.
     """
-
-    def __init__(self, groups: BrokerGroups, timeout_ms: int) -> None:
-        self._calls = AdminCalls(groups, timeout_ms)
-        self._groups = GroupAdmin(self._calls)
-        self._delay = DelayAdmin(self._calls)
-        self._pop = PopAdmin(self._calls)
-        self._transactions = TransactionAdmin(self._calls)
-        self._lookup = LookupAdmin(self._calls)
 
     # Topics.
 
@@ -85,15 +74,15 @@ class Admin:
             must_be_new=must_be_new,
             message_type=message_type,
         )
-        deadline = self._calls.deadline()
-        if must_be_new and not self._calls.groups.is_single:
+        deadline = self._deadline()
+        if must_be_new and not self._groups.is_single:
             # One group may have it; the others would create it.
             listing = admin_pb2.ListTopicsRequest()
-            there, _ = await self._calls.each("ListTopics", listing, deadline=deadline)
+            there, _ = await self._each("ListTopics", listing, deadline=deadline)
             if any(info.topic == topic for answer in there.values() for info in answer.topics):
                 raise TopicExistsError(f"topic {topic!r} exists already; use another name")
         # A repetition after a lost answer would find the topic of the first attempt, and fail.
-        answers, away = await self._calls.each(
+        answers, away = await self._each(
             "CreateTopic",
             request,
             is_repeatable=not must_be_new,
@@ -110,19 +99,19 @@ class Admin:
         groups have deleted it.
         """
         request = admin_pb2.DeleteTopicRequest(topic=topic)
-        await self._calls.each(
+        await self._each(
             "DeleteTopic", request, is_repeatable=False, is_read=False, may_be_away=False
         )
         self._forget_topic(topic)
 
     def _forget_topic(self, topic: str) -> None:
-        for group in self._calls.groups.known():
+        for group in self._groups.known():
             group.router.forget_topic(topic)
 
     async def list_topics(self, *, with_system: bool = False) -> list[TopicInfo]:
         """Return all topics by name."""
         request = admin_pb2.ListTopicsRequest(with_system=with_system)
-        answers, away = await self._calls.each("ListTopics", request)
+        answers, away = await self._each("ListTopics", request)
         by_topic: dict[str, Answers] = {}
         for name, response in answers.items():
             for topic in response.topics:
@@ -132,7 +121,7 @@ class Admin:
     async def describe_topic(self, topic: str) -> TopicDescription:
         """Return a topic and the state of its queues. Raises UnknownTopicError."""
         request = admin_pb2.DescribeTopicRequest(topic=topic)
-        return TopicDescription.of(*await self._calls.each("DescribeTopic", request))
+        return TopicDescription.of(*await self._each("DescribeTopic", request))
 
     # Nodes.
 
@@ -142,7 +131,7 @@ class Admin:
         An empty `group` means the first one by name, here as in the other calls.
         """
         request = admin_pb2.NodeStatusRequest()
-        at, response = await self._calls.at(node_id, "NodeStatus", request, group)
+        at, response = await self._at(node_id, "NodeStatus", request, group)
         return of_pb(NodeStatus, response, group=at.name)
 
     async def cluster_status(self) -> ClusterStatus:
@@ -150,11 +139,11 @@ class Admin:
 
         Members that do not answer are in it as NodeDown; removed nodes only if they answer.
         """
-        groups = self._calls.groups.known()  # Also those that were left out: not healthy.
+        groups = self._groups.known()  # Also those that were left out: not healthy.
         parts = await asyncio.gather(*(self._group_status(group) for group in groups))
         first = parts[0][0]
         return ClusterStatus(
-            cluster_id=self._calls.groups.cluster_id,
+            cluster_id=self._groups.cluster_id,
             leader_id=first.leader_id,
             term=first.term,
             nodes=tuple(
@@ -206,19 +195,17 @@ class Admin:
         request = admin_pb2.NodeStatusRequest()
         try:
             node = group.router.channels.get(address)
-            response = await group.calls.once(
-                node, "admin", "NodeStatus", request, deadline.remaining_s
-            )
+            response = await group.calls.once(node, "NodeStatus", request, deadline.remaining_s)
         except QuorumlogError as error:
             return error
         return of_pb(NodeStatus, response, group=group.name)
 
     async def transfer_leadership(self, node_id: int = 0, *, group: str = "") -> LeaderInfo:
         """Have the leader hand over to a node, or (0) its best follower; return the new leader."""
-        deadline = self._calls.deadline()
-        at = await self._calls.group_of(node_id, deadline, group)
+        deadline = self._deadline()
+        at = await self._group_of(node_id, deadline, group)
         request = admin_pb2.TransferLeadershipRequest(node_id=node_id)
-        response = await self._calls.lead(
+        response = await self._lead(
             at, "TransferLeadership", request, is_repeatable=node_id != 0, deadline=deadline
         )
         return LeaderInfo(response.leader_id, response.term, at.name)
@@ -233,7 +220,7 @@ class Admin:
             address=address,
             peer_address=peer_address,
         )
-        return await self._change(request, self._calls.groups.get(group))
+        return await self._change(request, self._groups.get(group))
 
     async def promote(self, node_id: int) -> tuple[MemberStatus, ...]:
         """Give a learner that has caught up a vote; return the members."""
@@ -249,9 +236,9 @@ class Admin:
         self, request: admin_pb2.ChangeMemberRequest, group: BrokerGroup | None = None
     ) -> tuple[MemberStatus, ...]:
         """Change a member of a group, or of the one that the node is of."""
-        deadline = self._calls.deadline()
-        at = group or await self._calls.group_of(request.node_id, deadline)
-        response = await self._calls.lead(
+        deadline = self._deadline()
+        at = group or await self._group_of(request.node_id, deadline)
+        response = await self._lead(
             at, "ChangeMember", request, is_repeatable=False, deadline=deadline
         )
         return tuple(of_pb(MemberStatus, member) for member in response.members)
@@ -261,7 +248,7 @@ class Admin:
     ) -> None:
         """Have a node hand over leadership and refuse appends, until undone or restarted."""
         request = admin_pb2.DrainRequest(undo=undo)
-        await self._calls.at(node_id, "Drain", request, group, is_read=False)
+        await self._at(node_id, "Drain", request, group, is_read=False)
 
     async def accept_loss(self, node_id: int, *, confirm_cluster_id: str) -> None:
         """Let the cluster continue with the log of this node after a power loss of a majority.
@@ -270,14 +257,14 @@ class Admin:
         when to do this.
         """
         request = admin_pb2.AcceptLossRequest(confirm_cluster_id=confirm_cluster_id)
-        await self._calls.at(node_id, "AcceptLoss", request, is_read=False)
+        await self._at(node_id, "AcceptLoss", request, is_read=False)
 
     async def chain_digest(
         self, node_id: int | None = None, index: int = -1, *, group: str = ""
     ) -> ChainDigest:
         """Return the chained checksum of a node's log at an index; -1: the last one applied."""
         request = admin_pb2.ChainDigestRequest(index=index)
-        _, response = await self._calls.at(node_id, "ChainDigest", request, group)
+        _, response = await self._at(node_id, "ChainDigest", request, group)
         return of_pb(ChainDigest, response)
 
     # Master-slave groups.
@@ -288,7 +275,7 @@ class Admin:
         Raises ServerError `node.wrong_mode` in a cluster that replicates by Raft.
         """
         request = admin_pb2.HaStatusRequest()
-        _, response = await self._calls.at(node_id, "HaStatus", request, group)
+        _, response = await self._at(node_id, "HaStatus", request, group)
         return of_pb(HaStatus, response)
 
     async def ha_group(self, group: str = "") -> HaGroup:
@@ -296,7 +283,7 @@ class Admin:
 
         Raises as `ha_status`.
         """
-        at, deadline = self._calls.groups.get(group), self._calls.deadline()
+        at, deadline = self._groups.get(group), self._deadline()
         _, nodes = await self._group_status(at)
 
         async def ask(node: NodeStatus | NodeDown) -> HaStatus | NodeDown:
@@ -304,7 +291,7 @@ class Admin:
                 return node
             try:
                 request = admin_pb2.HaStatusRequest()
-                _, said = await self._calls.at(node.node_id, "HaStatus", request, deadline=deadline)
+                _, said = await self._at(node.node_id, "HaStatus", request, deadline=deadline)
                 return of_pb(HaStatus, said)
             except (UnavailableError, DeadlineError) as error:
                 address = at.router.nodes.get(node.node_id, "")
@@ -320,33 +307,10 @@ class Admin:
         is unknown, the node keeps trying.
         """
         request = admin_pb2.HaPromoteRequest(timeout_ms=timeout_ms)
-        _, response = await self._calls.at(
+        _, response = await self._at(
             node_id, "HaPromote", request, is_read=False, timeout_ms=timeout_ms
         )
         return of_pb(HaPromotion, response)
-
-    # Calls of the parts.
-
-    list_groups = handed_on("_groups", GroupAdmin.list_groups)
-    describe_group = handed_on("_groups", GroupAdmin.describe_group)
-    delete_group = handed_on("_groups", GroupAdmin.delete_group)
-    fetch_offsets = handed_on("_groups", GroupAdmin.fetch_offsets)
-    commit_offsets = handed_on("_groups", GroupAdmin.commit_offsets)
-    reset_offsets = handed_on("_groups", GroupAdmin.reset_offsets)
-    group_settings = handed_on("_groups", GroupAdmin.group_settings)
-    set_group_settings = handed_on("_groups", GroupAdmin.set_group_settings)
-    dead_letters = handed_on("_groups", GroupAdmin.dead_letters)
-    resend_dead_letters = handed_on("_groups", GroupAdmin.resend_dead_letters)
-    export_config_files = handed_on("_groups", GroupAdmin.export_config_files)
-    import_config_files = handed_on("_groups", GroupAdmin.import_config_files)
-    cancel_delayed = handed_on("_delay", DelayAdmin.cancel_delayed)
-    delay_status = handed_on("_delay", DelayAdmin.delay_status)
-    describe_pop = handed_on("_pop", PopAdmin.describe_pop)
-    list_transactions = handed_on("_transactions", TransactionAdmin.list_transactions)
-    describe_transaction = handed_on("_transactions", TransactionAdmin.describe_transaction)
-    end_transaction = handed_on("_transactions", TransactionAdmin.end_transaction)
-    trace_message = handed_on("_lookup", LookupAdmin.trace_message)
-    topic_sizes = handed_on("_lookup", LookupAdmin.topic_sizes)
 
 
 def _is_removed(node: NodeStatus | NodeDown, newest: NodeStatus | None) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
-from quorumlog.cluster.calls import Service, beside
+from quorumlog.cluster.calls import beside
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import NotFoundError, QuorumlogError, UnknownTopicError
 from quorumlog.records.queues import Queue
@@ -23,23 +23,20 @@ Answers = dict[str, Any]
 
 
 class AdminCalls:
-    """The calls that all parts of an `Admin` share."""
+    """The calls that all parts of an `Admin` are made of."""
 
     def __init__(self, groups: BrokerGroups, timeout_ms: int) -> None:
-        self.groups = groups
-        self.timeout_ms = timeout_ms
+        self._groups, self._timeout_ms = groups, timeout_ms
 
-    def deadline(self) -> Deadline:
-        """Return the deadline of a call that begins now."""
-        return Deadline(self.timeout_ms)
+    def _deadline(self) -> Deadline:
+        return Deadline(self._timeout_ms)
 
-    async def lead(
+    async def _lead(
         self,
         group: BrokerGroup,
         method: str,
         request: Any,
         *,
-        service: Service = "admin",
         is_repeatable: bool = True,
         is_read: bool = False,
         deadline: Deadline | None = None,
@@ -47,20 +44,18 @@ class AdminCalls:
         """Call the leader of a broker group and return its answer. `deadline` is that of a call
         with further steps, here as in the other methods."""
         return await group.calls.leader(
-            service,
             method,
             request,
-            deadline or self.deadline(),
+            deadline or self._deadline(),
             is_repeatable=is_repeatable,
             is_read=is_read,
         )
 
-    async def each(
+    async def _each(
         self,
         method: str,
         request: Any,
         *,
-        service: Service = "admin",
         is_repeatable: bool = True,
         is_read: bool = True,
         may_be_away: bool = True,
@@ -72,16 +67,16 @@ class AdminCalls:
         Raises the first error that is not retryable; any error if no group answers or `may_be_away`
         is false.
         """
-        groups, deadline = self.groups.all, deadline or self.deadline()
+        groups, deadline = self._groups.all, deadline or self._deadline()
         away_ms = min(AWAY_MS, deadline.remaining_ms)
         questions = (
-            group.calls.leader(
-                service,
+            self._lead(
+                group,
                 method,
                 request,
-                Deadline(away_ms) if group.is_away else deadline,
                 is_repeatable=is_repeatable,
                 is_read=is_read,
+                deadline=Deadline(away_ms) if group.is_away else deadline,
             )
             for group in groups
         )
@@ -98,8 +93,8 @@ class AdminCalls:
                     raise result if is_read else beside(result, results)
                 failed.append(result)
                 away.append(group.name)
-                if not self.groups.is_single:
-                    self.groups.suspect(group)
+                if not self._groups.is_single:
+                    self._groups.suspect(group)
             else:
                 answers[group.name] = result
         if failed and not (answers and may_be_away):
@@ -108,13 +103,13 @@ class AdminCalls:
             raise lacking[0]
         return answers, away
 
-    async def group_of(self, node_id: int, deadline: Deadline, group: str = "") -> BrokerGroup:
+    async def _group_of(self, node_id: int, deadline: Deadline, group: str = "") -> BrokerGroup:
         """Return the broker group of a node; refresh all groups first if none lists the node."""
-        if node_id and not any(node_id in known.router.nodes for known in self.groups.all):
-            await self.groups.refresh(deadline)
-        return self.groups.of_node(node_id) if node_id and not group else self.groups.get(group)
+        if node_id and not any(node_id in known.router.nodes for known in self._groups.all):
+            await self._groups.refresh(deadline)
+        return self._groups.of_node(node_id) if node_id and not group else self._groups.get(group)
 
-    async def at(
+    async def _at(
         self,
         node_id: int | None,
         method: str,
@@ -130,22 +125,22 @@ class AdminCalls:
         `timeout_ms` bounds the call and its repetitions if it is shorter than the client's own; the
         node, which has the same limit, gets a moment more to say what it found.
         """
-        deadline = deadline or Deadline(min(timeout_ms or self.timeout_ms, self.timeout_ms))
+        deadline = deadline or Deadline(min(timeout_ms or self._timeout_ms, self._timeout_ms))
         answer_ms = ANSWER_MS if timeout_ms else 0
         if node_id is None:
-            at = self.groups.get(group)
+            at = self._groups.get(group)
             await at.router.refresh(deadline)  # Followers answer this, too.
             node = await at.router.leader(deadline)
         else:
-            at = await self.group_of(node_id, deadline)
+            at = await self._group_of(node_id, deadline)
             node = at.router.node(node_id)
         answer = await at.calls.node(
-            node, "admin", method, request, deadline, is_read=is_read, answer_ms=answer_ms
+            node, method, request, deadline, is_read=is_read, answer_ms=answer_ms
         )
         return at, answer
 
-    def by_group(self, queues: Sequence[Queue]) -> dict[BrokerGroup, list[Queue]]:
+    def _by_group(self, queues: Sequence[Queue]) -> dict[BrokerGroup, list[Queue]]:
         queues_of: dict[BrokerGroup, list[Queue]] = {}
         for queue in queues:
-            queues_of.setdefault(self.groups.get(queue.group), []).append(queue)
+            queues_of.setdefault(self._groups.get(queue.group), []).append(queue)
         return queues_of

@@ -11,10 +11,9 @@ from typing import Any
 from quorumlog.admin.calls import AdminCalls
 from quorumlog.admin.types import GroupDescription, GroupInfo
 from quorumlog.arguments import checked
-from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.calls import Steps
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness
+from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness, Reading
 from quorumlog.errors import InternalError, InvalidRequestError
 from quorumlog.pb import admin_pb2, common_pb2, consumer_pb2, retry_pb2
 from quorumlog.records.batch import decode_records
@@ -101,17 +100,14 @@ class ConfigImport:
 
 
 @checked
-class GroupAdmin:
+class GroupAdmin(AdminCalls):
     """The part of `client.admin` that is about consumer groups and their files."""
-
-    def __init__(self, calls: AdminCalls) -> None:
-        self._calls = calls
 
     # Consumer groups.
 
     async def list_groups(self) -> list[GroupInfo]:
         """Return all consumer groups by name."""
-        answers, _ = await self._calls.each("ListGroups", admin_pb2.ListGroupsRequest())
+        answers, _ = await self._each("ListGroups", admin_pb2.ListGroupsRequest())
         infos: dict[str, list[admin_pb2.GroupInfo]] = {}
         for response in answers.values():
             for group in response.groups:
@@ -121,33 +117,29 @@ class GroupAdmin:
     async def describe_group(self, group: str) -> GroupDescription:
         """Return a group, how far it has come, and its members. Raises NotFoundError."""
         request = admin_pb2.DescribeGroupRequest(group=group)
-        return GroupDescription.of(*await self._calls.each("DescribeGroup", request))
+        return GroupDescription.of(*await self._each("DescribeGroup", request))
 
     async def delete_group(self, group: str) -> None:
         """Delete a group and its offsets. Raises NotFoundError, GroupNotEmptyError."""
         request = admin_pb2.DeleteGroupRequest(group=group)
-        await self._calls.each(
+        await self._each(
             "DeleteGroup", request, is_repeatable=False, is_read=False, may_be_away=False
         )
 
     async def fetch_offsets(self, group: str, queues: Sequence[Pair] = ()) -> dict[Queue, int]:
         """Return the offsets that a group has stored: all, or those of these (topic, queue id)."""
-        method, deadline = "FetchOffsets", self._calls.deadline()
+        method, deadline = "FetchOffsets", self._deadline()
         answers: list[tuple[str, Any]] = []
         if not queues:
             request = consumer_pb2.FetchOffsetsRequest(group=group)
-            by_group, _ = await self._calls.each(
-                method, request, service="consumer", may_be_away=False
-            )
+            by_group, _ = await self._each(method, request, may_be_away=False)
             answers += by_group.items()
-        for at, mine in self._calls.by_group(list(map(queue_of, queues))).items():
+        for at, mine in self._by_group(list(map(queue_of, queues))).items():
             ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in mine]
             for lo in range(0, len(ids), QUEUES_OF_CALL_MAX):
                 part = ids[lo : lo + QUEUES_OF_CALL_MAX]
                 request = consumer_pb2.FetchOffsetsRequest(group=group, queues=part)
-                response = await self._calls.lead(
-                    at, method, request, service="consumer", is_read=True, deadline=deadline
-                )
+                response = await self._lead(at, method, request, is_read=True, deadline=deadline)
                 answers.append((at.name, response))
         return {
             Queue(row.topic, row.queue_id, name): row.offset
@@ -162,7 +154,7 @@ class GroupAdmin:
         Return the index of the log entry, of the last entry if there are several.
         """
         named = {queue_of(queue): offset for queue, offset in offsets.items()}
-        return await self._store(group, named, self._calls.deadline())
+        return await self._store(group, named, self._deadline())
 
     async def _store(
         self,
@@ -174,18 +166,16 @@ class GroupAdmin:
     ) -> int:
         """Store offsets for a group that may have members, unless it `must_be_empty`."""
         index, steps = -1, Steps()
-        for at, mine in self._calls.by_group(list(offsets)).items():
+        for at, mine in self._by_group(list(offsets)).items():
             request = consumer_pb2.CommitOffsetsRequest(
                 group=group,
-                cluster_id=self._calls.groups.cluster_id,
+                cluster_id=self._groups.cluster_id,
                 must_be_empty=must_be_empty,
             )
             for queue in mine:
                 topic, queue_id = queue
                 request.offsets.add(topic=topic, queue_id=queue_id, offset=offsets[queue])
-            stored = self._calls.lead(
-                at, "CommitOffsets", request, service="consumer", deadline=deadline
-            )
+            stored = self._lead(at, "CommitOffsets", request, deadline=deadline)
             index = int((await steps.take(stored)).index)
         return index
 
@@ -194,7 +184,7 @@ class GroupAdmin:
     async def group_settings(self, group: str) -> GroupSettings:
         """Return the settings of a group. Raises NotFoundError."""
         request = retry_pb2.GetGroupSettingsRequest(group=group)
-        answers, _ = await self._calls.each("GetGroupSettings", request, service="retry")
+        answers, _ = await self._each("GetGroupSettings", request)
         return GroupSettings.of(group, next(iter(answers.values())))
 
     async def set_group_settings(
@@ -222,9 +212,7 @@ class GroupAdmin:
             settings.forbidden_topics.SetInParent()
             settings.forbidden_topics.topics.extend(forbidden_topics)
         request = retry_pb2.SetGroupSettingsRequest(group=group, settings=settings)
-        answers, _ = await self._calls.each(
-            "SetGroupSettings", request, service="retry", may_be_away=False, is_read=False
-        )
+        answers, _ = await self._each("SetGroupSettings", request, may_be_away=False, is_read=False)
         return GroupSettings.of(group, next(iter(answers.values())))
 
     # Dead letters.
@@ -238,10 +226,10 @@ class GroupAdmin:
         unless `max_count` came back. As 0 it asks for one answer of the node's size.
         """
         request = retry_pb2.ListDeadLettersRequest(group=group, offset=offset, max_count=max_count)
-        at = self._calls.groups.get(broker_group)
+        at = self._groups.get(broker_group)
         letters: list[DeadLetter] = []
         while True:
-            response = await self._retry(at, "ListDeadLetters", request)
+            response = await self._lead(at, "ListDeadLetters", request)
             resent = set(response.resent)
             messages = decode_records(response.records, group=at.name) if response.records else []
             letters += [DeadLetter(m, m.queue_offset in resent) for m in messages]
@@ -263,16 +251,16 @@ class GroupAdmin:
         left = sorted(set(offsets))
         if not 0 < len(left) <= RESEND_COUNT_MAX:
             raise InvalidRequestError(f"{len(left)} dead letters; give 1 to {RESEND_COUNT_MAX}")
-        at = self._calls.groups.get(broker_group)
+        at = self._groups.get(broker_group)
         resent, already, kept = list[int](), list[int](), list[KeptLetter]()
         while left:
             request = retry_pb2.ResendDeadLettersRequest(
                 group=group,
                 offsets=left,
-                cluster_id=self._calls.groups.cluster_id,
+                cluster_id=self._groups.cluster_id,
                 in_pieces=True,
             )
-            response = await self._retry(at, "ResendDeadLetters", request)
+            response = await self._lead(at, "ResendDeadLetters", request)
             resent += response.resent
             already += response.already_resent
             kept += (of_pb(KeptLetter, letter) for letter in response.kept)
@@ -293,12 +281,12 @@ class GroupAdmin:
         GroupNotEmptyError, unless `force` says that they are to go there, with their next heartbeat
         or pull, whatever they have in hand.
         """
-        reads, freshness = ReadCalls(self._calls.groups), ReadFreshness()
-        deadline = self._calls.deadline()
-        queues, failed = await reads.queues(topic, freshness, deadline)
+        reads, deadline = ReadCalls(self._groups), self._deadline()
+        reading = Reading(ReadFreshness(), deadline)
+        queues, failed = await reads.queues(topic, reading)
         if failed:
             raise failed[0]
-        offsets = await reads.positions(queues, position, freshness, deadline)
+        offsets = await reads.positions(queues, position, reading)
         await self._store(group, offsets, deadline, must_be_empty=not force)
         return offsets
 
@@ -307,8 +295,8 @@ class GroupAdmin:
     async def export_config_files(self, *, broker_group: str = "") -> dict[str, str]:
         """Return topics, groups and offsets as the files that RocketMQ keeps of them, by name."""
         request = retry_pb2.ExportConfigFilesRequest()
-        at = self._calls.groups.get(broker_group)
-        response = await self._retry(at, "ExportConfigFiles", request)
+        at = self._groups.get(broker_group)
+        response = await self._lead(at, "ExportConfigFiles", request)
         return {file.name: file.text for file in response.files}
 
     async def import_config_files(
@@ -319,13 +307,10 @@ class GroupAdmin:
         Existing ones stay as they are: repeating the call changes nothing.
         """
         request = retry_pb2.ImportConfigFilesRequest(
-            is_dry_run=is_dry_run, cluster_id=self._calls.groups.cluster_id
+            is_dry_run=is_dry_run, cluster_id=self._groups.cluster_id
         )
         for name, text in files.items():
             request.files.add(name=name, text=text)
-        at = self._calls.groups.get(broker_group)
-        response = await self._retry(at, "ImportConfigFiles", request)
+        at = self._groups.get(broker_group)
+        response = await self._lead(at, "ImportConfigFiles", request)
         return of_pb(ConfigImport, response)
-
-    async def _retry(self, at: BrokerGroup, method: str, request: Any) -> Any:
-        return await self._calls.lead(at, method, request, service="retry")

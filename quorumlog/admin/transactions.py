@@ -4,11 +4,10 @@ Owns these calls; must not know how calls find the leader. A transaction is
 of one broker group, and its id is unique within it.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from quorumlog.admin.calls import AdminCalls
 from quorumlog.arguments import checked
-from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.pb import transaction_pb2
 from quorumlog.records.batch import decode_records
 from quorumlog.records.options import Decision
@@ -24,18 +23,15 @@ _PAGE_COUNT: Final = 1_000
 
 
 @checked
-class TransactionAdmin:
+class TransactionAdmin(AdminCalls):
     """The part of `Admin` that is about transactions."""
-
-    def __init__(self, calls: AdminCalls) -> None:
-        self._calls = calls
 
     async def list_transactions(
         self, *, producer_group: str = "", max_count: int = 100_000
     ) -> list[TransactionInfo]:
         """Return open transactions of all broker groups, the oldest of each first."""
         transactions: list[TransactionInfo] = []
-        for group in self._calls.groups.all:
+        for group in self._groups.all:
             after_id, page = 0, _PAGE_COUNT
             while page == _PAGE_COUNT and len(transactions) < max_count:
                 request = transaction_pb2.ListTransactionsRequest(
@@ -43,7 +39,7 @@ class TransactionAdmin:
                     max_count=min(_PAGE_COUNT, max_count - len(transactions)),
                     after_id=after_id,
                 )
-                response = await self._ask(group, "ListTransactions", request)
+                response = await self._lead(group, "ListTransactions", request)
                 page = len(response.transactions)
                 transactions += (
                     TransactionInfo.of(info, group.name) for info in response.transactions
@@ -56,9 +52,9 @@ class TransactionAdmin:
         self, transaction_id: int, *, group: str = ""
     ) -> TransactionDescription:
         """Return a transaction: open, with its messages, or ended. Raises NotFoundError."""
-        at = self._calls.groups.get(group)
+        at = self._groups.get(group)
         request = transaction_pb2.DescribeTransactionRequest(transaction_id=transaction_id)
-        response = await self._ask(at, "DescribeTransaction", request)
+        response = await self._lead(at, "DescribeTransaction", request)
         is_open = response.outcome == transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED
         return TransactionDescription(
             transaction_id,
@@ -76,13 +72,10 @@ class TransactionAdmin:
         Raises NotFoundError, TransactionEndedError when it had ended in another way.
         """
         outcome = PB_OUTCOMES[as_decision(decision)]
-        at = self._calls.groups.get(group)
+        at = self._groups.get(group)
         request = transaction_pb2.EndTransactionRequest(
             transaction_id=transaction_id,
             outcome=outcome,
-            cluster_id=self._calls.groups.cluster_id,
+            cluster_id=self._groups.cluster_id,
         )
-        return bool((await self._ask(at, "EndTransaction", request)).was_ended)
-
-    async def _ask(self, group: BrokerGroup, method: str, request: Any) -> Any:
-        return await self._calls.lead(group, method, request, service="transaction")
+        return bool((await self._lead(at, "EndTransaction", request)).was_ended)

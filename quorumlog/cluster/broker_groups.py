@@ -213,7 +213,7 @@ class BrokerGroups:
             pause_ms = min(2 * pause_ms, REFRESH_MS)
             try:
                 await self._survey()
-                await self._refresh_all(self.all)
+                await asyncio.gather(*map(self._refresh, self.all))
                 self._leave_out()
             except Exception:  # noqa: BLE001 - no caller waits for it.
                 _log.exception("the refresh of the broker groups failed, and runs again")
@@ -223,9 +223,6 @@ class BrokerGroups:
         nodes = {*self._first.router.nodes.values(), *self._surveyed}
         unknown = [address for address in self.bootstrap if address not in nodes]
         await self._first.router.survey(unknown)
-
-    async def _refresh_all(self, groups: Sequence[BrokerGroup]) -> None:
-        await asyncio.gather(*(self._refresh(group) for group in groups))
 
     async def _refresh(self, group: BrokerGroup) -> None:
         router = group.router

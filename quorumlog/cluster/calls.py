@@ -10,7 +10,7 @@ import copy
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from quorumlog.cluster.channels import NodeChannel, answer_of
 from quorumlog.cluster.forks import forks
@@ -30,7 +30,6 @@ SUSPECT_AFTER_MS: Final = 1_000
 REDIRECTS_AT_ONCE: Final = 2  # Hints that are followed without a pause in between.
 
 _Answer = TypeVar("_Answer")
-Service = Literal["log", "admin", "consumer", "pop", "retry", "delay", "transaction", "lookup"]
 
 
 class Calls:
@@ -45,7 +44,6 @@ class Calls:
 
     async def leader(
         self,
-        service: Service,
         method: str,
         request: Any,
         deadline: Deadline,
@@ -66,7 +64,7 @@ class Calls:
         while True:
             node = await attempt.within(self._router.leader)
             try:
-                return await self._watched(node, service, method, request, deadline, wait_ms)
+                return await self._watched(node, method, request, deadline, wait_ms)
             except QuorumlogError as error:
                 if isinstance(error, NotLeaderError):
                     self._router.on_hint(error.leader_id, error.leader_address, node.address)
@@ -77,7 +75,6 @@ class Calls:
     async def node(
         self,
         node: NodeChannel,
-        service: Service,
         method: str,
         request: Any,
         deadline: Deadline,
@@ -91,11 +88,11 @@ class Calls:
         while True:
             try:
                 timeout_s = deadline.remaining_s + answer_ms / 1000
-                return await self.once(node, service, method, request, timeout_s)
+                return await self.once(node, method, request, timeout_s)
             except QuorumlogError as error:
                 await attempt.failed(error)
 
-    async def any(self, service: Service, method: str, request: Any, deadline: Deadline) -> Any:
+    async def any(self, method: str, request: Any, deadline: Deadline) -> Any:
         """Call the same node as last time, or the next one if that fails; a repeatable call."""
         attempt = _Attempts(
             self, f"{method} at any node{self._router.where}", deadline, True, is_read=True
@@ -105,40 +102,34 @@ class Calls:
             node = self._router.channels.get(addresses[self._any_at % len(addresses)])
             timeout_s = min(deadline.remaining_s, max(deadline.timeout_ms / 4000, 1.0))
             try:
-                return await self.once(node, service, method, request, timeout_s)
+                return await self.once(node, method, request, timeout_s)
             except QuorumlogError as error:
                 self._any_at += 1
                 await attempt.failed(error)
 
-    async def once(
-        self, node: NodeChannel, service: Service, method: str, request: Any, timeout_s: float
-    ) -> Any:
+    async def once(self, node: NodeChannel, method: str, request: Any, timeout_s: float) -> Any:
         forks.check()
         if self.is_closed:
             raise ClosedError("the client is closed; connect again")
         self.attempts += 1
-        framed = FRAMED_METHODS.get((service, method))
+        framed = FRAMED_METHODS.get(method)
         if framed is not None and node.framed is not None:
             end_s = time.monotonic() + timeout_s
             answer = await node.framed.call(framed, request, timeout_s)
             if answer is not None:
                 return answer
             timeout_s = end_s - time.monotonic()
-        stub = getattr(getattr(node, service), method)
-        return await answer_of(node.address, stub, request, timeout_s)
+        return await answer_of(node.address, getattr(node.rpc, method), request, timeout_s)
 
     async def _watched(
         self,
         node: NodeChannel,
-        service: Service,
         method: str,
         request: Any,
         deadline: Deadline,
         wait_ms: int,
     ) -> Any:
-        call = asyncio.ensure_future(
-            self.once(node, service, method, request, deadline.remaining_s)
-        )
+        call = asyncio.ensure_future(self.once(node, method, request, deadline.remaining_s))
         try:
             patience_s = (wait_ms + SUSPECT_AFTER_MS) / 1000
             while not (await asyncio.wait({call}, timeout=patience_s))[0]:

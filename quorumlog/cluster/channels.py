@@ -46,6 +46,13 @@ APPEND_STREAM: Final = "/quorumlog.v1.LogService/AppendStream"
 Credentials: TypeAlias = TlsCredentials | grpc.ChannelCredentials | None
 """Credentials of ClientTls serve both transports, those of gRPC only gRPC; None: no TLS."""
 
+_FILES: Final = tuple(
+    file.DESCRIPTOR
+    for file in (
+        *(admin_pb2, consumer_pb2, delay_pb2, log_pb2),
+        *(lookup_pb2, pop_pb2, retry_pb2, transaction_pb2),
+    )
+)
 _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
@@ -66,12 +73,11 @@ _OPTIONS: Final = (
 )
 
 
-def stub(channel: Any, file: FileDescriptor) -> Any:
-    """Return the calls of a proto file's one service over a channel, each under its name."""
-    (service,) = file.services_by_name.values()
-    return SimpleNamespace(
-        **{name: _call(channel, method) for name, method in service.methods_by_name.items()}
-    )
+def stub(channel: Any, *files: FileDescriptor) -> Any:
+    """Return the calls of these proto files over a channel, each under its name."""
+    services = (service for file in files for service in file.services_by_name.values())
+    methods = (method for service in services for method in service.methods)
+    return SimpleNamespace(**{method.name: _call(channel, method) for method in methods})
 
 
 def _call(channel: Any, method: MethodDescriptor) -> Any:
@@ -87,12 +93,9 @@ def _call(channel: Any, method: MethodDescriptor) -> Any:
 
 
 class NodeChannel:
-    """The channel to one address, its stubs, and the framed port of the node there."""
+    """The channel to one address, its calls, and the framed port of the node there."""
 
-    __slots__ = (
-        "address", "admin", "channel", "consumer", "delay", "framed", "log", "lookup", "pop",
-        "retry", "transaction",
-    )  # fmt: skip
+    __slots__ = ("address", "channel", "framed", "rpc")
 
     def __init__(self, address: str, credentials: Credentials, transport: Transport) -> None:
         self.address = address
@@ -105,19 +108,12 @@ class NodeChannel:
             self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
             self.channel = grpc.aio.secure_channel(address, of_channel, options=_OPTIONS)
-        self.log = stub(self.channel, log_pb2.DESCRIPTOR)
+        self.rpc = stub(self.channel, *_FILES)
         if transport != "grpc" and (context is None) is (credentials is None):
             # Without this object, which would be freed by the collector only: until then gRPC keeps
             # a thread for its channel.
-            ask = partial(_ask_route, address, self.log.Route)
+            ask = partial(_ask_route, address, self.rpc.Route)
             self.framed = FramedPort(address, context, ask, is_required=transport == "framed")
-        self.admin = stub(self.channel, admin_pb2.DESCRIPTOR)
-        self.consumer = stub(self.channel, consumer_pb2.DESCRIPTOR)
-        self.delay = stub(self.channel, delay_pb2.DESCRIPTOR)
-        self.pop = stub(self.channel, pop_pb2.DESCRIPTOR)
-        self.retry = stub(self.channel, retry_pb2.DESCRIPTOR)
-        self.lookup = stub(self.channel, lookup_pb2.DESCRIPTOR)
-        self.transaction = stub(self.channel, transaction_pb2.DESCRIPTOR)
 
     async def close(self) -> None:
         """Close all connections; calls under way fail as unavailable."""
@@ -127,12 +123,10 @@ class NodeChannel:
 
     def append_stream(self) -> Any:
         """Open the stream of appends; requests are bytes that were serialised already."""
-        from quorumlog.pb.log_pb2 import AppendResponse
-
         call = self.channel.stream_stream(
             APPEND_STREAM,
             request_serializer=None,
-            response_deserializer=AppendResponse.FromString,
+            response_deserializer=log_pb2.AppendResponse.FromString,
         )
         return call(wait_for_ready=False)
 

@@ -79,6 +79,14 @@ class Closing:
             await self.close()
 
 
+def raise_ended(*tasks: "asyncio.Task[None]") -> None:
+    """Raise the error that has ended a task in the background, if one did. A task that was
+    cancelled has none."""
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.result()
+
+
 _Made = TypeVar("_Made", bound=Closing)
 
 

@@ -173,7 +173,9 @@ class NameServers:
             try:
                 return await self._once(address, method, request, self._timeout_s)
             except QuorumlogError as error:
-                if not _may_ask_another(error):
+                is_away = isinstance(error, UnavailableError | DeadlineError | UnimplementedError)
+                is_unsent = is_away and error.outcome is Outcome.NOT_APPLIED
+                if not is_unsent and error.code not in _ASK_ANOTHER:
                     raise
                 # A retryable error says more than a final one of another replica.
                 if last_error is None or (error.retryable and not last_error.retryable):
@@ -196,10 +198,3 @@ class NameServers:
             return ReplicaStatus(server, state, failure=str(error))
         problems = {row.group: row.problem for row in response.group_problems}
         return of_pb(ReplicaStatus, response, server=server, group_problems=problems)
-
-
-def _may_ask_another(error: QuorumlogError) -> bool:
-    if error.code in _ASK_ANOTHER:
-        return True
-    is_away = isinstance(error, UnavailableError | DeadlineError | UnimplementedError)
-    return is_away and error.outcome is Outcome.NOT_APPLIED

@@ -61,8 +61,6 @@ class Backoff:
     """Pauses between attempts: doubling, jittered, bounded, never past the deadline."""
 
     deadline: Deadline
-    first_ms: float = PAUSE_FIRST_MS
-    max_ms: float = PAUSE_MAX_MS
     count: int = 0
 
     def next_s(self, advised_ms: float = 0) -> float:
@@ -70,11 +68,11 @@ class Backoff:
 
         Jitter separates calls that failed at the same moment with the same advice.
         """
-        doubled = self.first_ms * (1 << min(self.count, 16))
+        doubled = PAUSE_FIRST_MS * (1 << min(self.count, 16))
         self.count += 1
         least_ms = min(advised_ms, PAUSE_ADVISED_MAX_MS)
-        pause_ms = min(doubled, self.max_ms) * random.uniform(0.5, 1.0)
-        apart_ms = random.uniform(0, min(least_ms / 4, self.max_ms))
+        pause_ms = min(doubled, PAUSE_MAX_MS) * random.uniform(0.5, 1.0)
+        apart_ms = random.uniform(0, min(least_ms / 4, PAUSE_MAX_MS))
         pause_ms = max(pause_ms, least_ms + apart_ms)
         return max(0.0, min(pause_ms / 1000, self.deadline.remaining_s))
 

@@ -340,8 +340,7 @@ class Router:
         except QuorumlogError as error:
             return address, error
         try:
-            route = node.log.Route
-            answer = await answer_of(address, route, request, ANSWER_TIMEOUT_MS / 1000)
+            answer = await answer_of(address, node.rpc.Route, request, ANSWER_TIMEOUT_MS / 1000)
         except QuorumlogError as error:
             if node.framed is not None:
                 node.framed.node_failed()

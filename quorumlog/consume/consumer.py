@@ -21,7 +21,7 @@ from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.turns import Turns
 from quorumlog.consume.in_hand import InHand, Reader
 from quorumlog.consume.prefetch import PATIENCE_MS, FetchArguments, Fetcher, FetchOptions, Inbox
-from quorumlog.consume.reads import ReadArguments, ReadCalls, ReadFreshness, unknown_topic
+from quorumlog.consume.reads import ReadArguments, ReadCalls, Reading, unknown_topic
 from quorumlog.consume.starts import START_MS, Starts
 from quorumlog.errors import (
     ClosedError,
@@ -406,11 +406,11 @@ class PullConsumer(Consumption):
     async def _begin_in(self, group: BrokerGroup) -> bool:
         """Begin to fetch the queues of one group that are not read; return whether it has the
         topic."""
-        deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
-        there = await self._reads.group_queues(group, [self.topic], freshness, deadline)
+        reading = Reading(self._options.freshness, Deadline(self._options.timeout_ms))
+        there = await self._reads.group_queues(group, [self.topic], reading)
         queues = there
         if self._wanted is not None:
-            mine = [q for q in self._wanted if self._reads.group_of(q, freshness) is group]
+            mine = [q for q in self._wanted if self._reads.group_of(q, reading.freshness) is group]
             if not there and mine:
                 raise unknown_topic(self.topic)
             queues = [Queue(q.topic, q.queue_id, group.name) for q in dict.fromkeys(mine)]
@@ -424,8 +424,8 @@ class PullConsumer(Consumption):
             raise InvalidRequestError(f"{self.topic} has more than {QUEUES_MAX} queues; name some")
         ends: dict[Queue, int] = {}
         if self._until:
-            ends = await self._reads.positions(queues, "end", freshness, deadline)
-        offsets = await self._starts.offsets(self._reads, queues, freshness, deadline)
+            ends = await self._reads.positions(queues, "end", reading)
+        offsets = await self._starts.offsets(self._reads, queues, reading)
         for queue in queues:
             if queue not in self._fetchers:
                 self._fetch(queue, offsets[queue], ends.get(queue))
@@ -450,30 +450,30 @@ class PullConsumer(Consumption):
 
         Raises OffsetOutOfRangeError, without any change, for an offset that is not in the queue.
         """
-        deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
+        reading = Reading(self._options.freshness, Deadline(self._options.timeout_ms))
         if not self._is_started:
             await self.start()
         named = queue_in(self.topic, queue_id)
-        named = Queue(named.topic, named.queue_id, self._reads.group_of(named, freshness).name)
+        named = Queue(
+            named.topic, named.queue_id, self._reads.group_of(named, reading.freshness).name
+        )
         if named not in self._fetchers:
             read = ", ".join(map(str, sorted(self._fetchers)[:20]))
             raise InvalidRequestError(f"{named} is not read by this consumer; use one of {read}")
-        offsets = await self._reads.positions([named], position, freshness, deadline)
-        await self._check_there(named, offsets[named], freshness, deadline)
+        offsets = await self._reads.positions([named], position, reading)
+        await self._check_there(named, offsets[named], reading)
         end = None
         if self._until:
-            end = (await self._reads.positions([named], "end", freshness, deadline))[named]
+            end = (await self._reads.positions([named], "end", reading))[named]
         self._check_open()
         await self._stop_fetching([named])
         self._fetch(named, offsets[named], end)
 
-    async def _check_there(
-        self, queue: Queue, offset: int, freshness: ReadFreshness, deadline: Deadline
-    ) -> None:
+    async def _check_there(self, queue: Queue, offset: int, reading: Reading) -> None:
         """Raise OffsetOutOfRangeError for an offset outside the queue: fetching would fail all."""
-        if freshness.consistency is Consistency.LOCAL:
+        if reading.freshness.consistency is Consistency.LOCAL:
             return  # A lagging replica may get there later.
-        (there,) = await self._reads.queue_offsets([queue], freshness, deadline)
+        (there,) = await self._reads.queue_offsets([queue], reading)
         if not there.min_offset <= offset <= there.max_offset:
             raise OffsetOutOfRangeError(
                 f"offset {offset} of {queue} is outside of [{there.min_offset}, "

@@ -31,16 +31,15 @@ from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.consumer import Consumption
 from quorumlog.consume.in_hand import Reader
-from quorumlog.consume.known import UNKNOWN, Known
 from quorumlog.consume.local_offsets import LocalOffsets
 from quorumlog.consume.membership import AWAY_MS, Identity, Membership
-from quorumlog.consume.moves import Moves, moved_conflict
+from quorumlog.consume.moves import UNKNOWN, Known, Moves, moved_conflict
 from quorumlog.consume.prefetch import (
     HELD_COUNT_MAX,
     HELD_SIZE_BYTES_MAX,
     FetchArguments,
 )
-from quorumlog.consume.reads import ReadCalls, unknown_topic
+from quorumlog.consume.reads import ReadCalls, Reading, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
 from quorumlog.consume.redelivery import Redeliveries, Redelivery
 from quorumlog.consume.starts import START_MS, Starts
@@ -156,7 +155,7 @@ class GroupConsumer(Consumption):
             return
         try:
             self._local.open()
-            self._starts.begun |= {(queue.group, queue.topic) for queue in self._local.queues()}
+            self._starts.begun |= {(queue.group, queue.topic) for queue in self._local.offsets}
             await self._join()
         except BaseException:
             self._local.close()
@@ -675,8 +674,8 @@ class GroupConsumer(Consumption):
         """Return the stored offsets, or the start position for queues without one."""
         begins: dict[Queue, Known] = {}
         if self._local is not None:
-            own = {queue: self._local.get(queue) for queue in queues}
-            begins = {q: Known(offset) for q, offset in own.items() if offset is not None}
+            own = self._local.offsets
+            begins = {queue: Known(own[queue]) for queue in queues if queue in own}
         else:
             for row in await self._fetch_stored(group, queues, deadline):
                 begins[Queue(row.topic, row.queue_id, group.name)] = Known.of(row)
@@ -685,15 +684,15 @@ class GroupConsumer(Consumption):
         new = [queue for queue in queues if queue not in stored]
         if not new:
             return stored
-        freshness = self._options.freshness
+        reading = Reading(self._options.freshness, deadline)
         returned = [queue for queue in new if queue.topic.startswith(RETRY_PREFIX)]
         others = [queue for queue in new if queue not in returned]
-        begun = await self._starts.offsets(self._reads, others, freshness, deadline)
+        begun = await self._starts.offsets(self._reads, others, reading)
         if begun and not self._starts.is_first:
             # A member that takes one over before its first message is processed begins there, too.
             await self._store(group, begun, deadline)
         # Every message of a retry topic is for this group, also if it starts at the end of topics.
-        begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
+        begun |= await self._reads.positions(returned, FIRST, reading)
         return {**stored, **begun}
 
 

@@ -9,7 +9,7 @@ overwrites the other's offsets. The new file has one name, so a crash leaves one
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final
 from weakref import WeakValueDictionary
@@ -34,7 +34,7 @@ class LocalOffsets:
     def __init__(self, path: str | None) -> None:
         """Read the file, if there is one. Raises InvalidRequestError if it holds no offsets."""
         self._path = None if path is None else os.path.realpath(path)
-        self._offsets: dict[Queue, int] = {}
+        self.offsets: dict[Queue, int] = {}
         self._known: bytes | None = None
         """The file as this consumer read or wrote it last."""
         self._read()
@@ -55,25 +55,17 @@ class LocalOffsets:
         if self._path is not None and _taken.get((os.getpid(), self._path)) is self:
             del _taken[os.getpid(), self._path]
 
-    def get(self, queue: Queue) -> int | None:
-        """Return the stored offset of a queue."""
-        return self._offsets.get(queue)
-
-    def queues(self) -> Iterable[Queue]:
-        """Return the queues with a stored offset."""
-        return self._offsets.keys()
-
     def store(self, offsets: Mapping[Queue, int]) -> None:
         """Store these offsets; written and synced on return if there is a file.
 
         Raises ConflictError, with nothing written, if another consumer has stored there.
         """
-        self._offsets.update(offsets)
+        self.offsets.update(offsets)
         if self._path is None:
             return
         lines = [
             {"topic": q.topic, "queue_id": q.queue_id, "group": q.group, "offset": offset}
-            for q, offset in sorted(self._offsets.items())
+            for q, offset in sorted(self.offsets.items())
         ]
         content = json.dumps({"offsets": lines}, indent=1).encode()
         try:
@@ -127,7 +119,7 @@ class LocalOffsets:
             lines = [] if content is None else read_json(content, is_unique=True)["offsets"]
             if not isinstance(lines, list):
                 raise TypeError("offsets are no list")
-            self._offsets = {_queue(line): _number(line, "offset") for line in lines}
+            self.offsets = {_queue(line): _number(line, "offset") for line in lines}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidRequestError(
                 f"{self._path} holds no offsets ({error}); remove it to start again"

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from quorumlog.cluster.broker_groups import BrokerGroup
-from quorumlog.cluster.calls import Service
 from quorumlog.cluster.retry import Backoff, Deadline
-from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness
+from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness, Reading
 from quorumlog.consume.rebalance import Strategy, assign, strategy_name
 from quorumlog.consume.starts import Starts
 from quorumlog.errors import ClientIdInUseError, ConflictError
@@ -138,7 +137,9 @@ class Membership:
         own = self._identity
         retry_topic = RETRY_PREFIX + own.group
         topics = own.topics if own.is_broadcasting else (*own.topics, retry_topic)
-        queues = await self._reads.group_queues(self.group, topics, ReadFreshness(), deadline)
+        queues = await self._reads.group_queues(
+            self.group, topics, Reading(ReadFreshness(), deadline)
+        )
         self._starts.see(self.group.name, own.topics, queues)
         if not (self.is_known or own.is_broadcasting or self._starts.is_first):
             await self._begin(queues, deadline)
@@ -188,7 +189,9 @@ class Membership:
 
     async def _begin_topic(self, queues: Sequence[Queue], deadline: Deadline) -> None:
         """Store the first offsets of a topic, all or none, unless another member was first."""
-        offsets = await self._starts.offsets(self._reads, queues, ReadFreshness(), deadline)
+        offsets = await self._starts.offsets(
+            self._reads, queues, Reading(ReadFreshness(), deadline)
+        )
         request = transaction_pb2.CommitConsumedRequest(cluster_id=self.group.router.cluster_id)
         request.consumed.group = self._identity.group
         for (topic, queue_id), offset in offsets.items():
@@ -196,7 +199,7 @@ class Membership:
                 topic=topic, queue_id=queue_id, expected=_NOT_SET, offset=offset
             )
         with suppress(ConflictError):  # The caller looks again at what is stored.
-            await self.call("CommitConsumed", request, deadline, "transaction")
+            await self.call("CommitConsumed", request, deadline)
 
     def _share_of(self, counts: dict[str, int]) -> list[Pair]:
         """Return this member's queues of some topics, given by their counts of queues."""
@@ -280,17 +283,9 @@ class Membership:
         # A member that never had a share has little to give back: a short timeout is enough.
         await self.call("LeaveGroup", request, deadline if self.is_joined else Deadline(AWAY_MS))
 
-    async def call(
-        self, method: str, request: object, deadline: Deadline, service: Service = "consumer"
-    ) -> Any:
+    async def call(self, method: str, request: object, deadline: Deadline) -> Any:
         """Call the broker group's leader."""
-        return await self.group.calls.leader(
-            service,
-            method,
-            request,
-            deadline,
-            is_repeatable=True,
-        )
+        return await self.group.calls.leader(method, request, deadline, is_repeatable=True)
 
 
 def _ids(queues: Iterable[Pair]) -> list[common_pb2.QueueId]:

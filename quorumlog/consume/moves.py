@@ -1,15 +1,46 @@
 """Queues that others moved under a member of a group, and what its program may still store of them.
 
+The number of the last move that a client has followed goes back to the cluster with each offset, so
+a tool's reset is not undone by what was read before it.
+
 Owns which offsets are of messages that were handed out before a move: storing one would undo it, so
 it is refused for as long as the message was not handed out again. Must not know how moves are seen.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from quorumlog.errors import ConflictError
+from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.records.queues import Queue
+
+
+class Known(NamedTuple):
+    """What a client knows of the stored offset of a group's queue, and of the last move there."""
+
+    offset: int
+    """-1: none is stored."""
+    move: int | None = None
+    """0: there was none; None: not known."""
+    unanswered: frozenset[int] = frozenset()
+    """Offsets that may be stored since: calls that stored them had no answer."""
+
+    @classmethod
+    def of(cls, row: GroupOffset) -> Self:
+        """Return what an answer says."""
+        return cls(row.offset, row.move)
+
+    def is_surely(self, offset: int) -> bool:
+        """Whether this offset is stored, and no call without an answer may have changed that."""
+        return self.offset == offset and not self.unanswered
+
+    def may_be(self, row: GroupOffset) -> bool:
+        """Whether what is stored, as an answer says, is of an own call without an answer."""
+        return row.offset in self.unanswered and self.move in (None, row.move)
+
+
+UNKNOWN: Final = Known(-1)
 
 
 @dataclass(slots=True)

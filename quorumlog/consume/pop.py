@@ -15,10 +15,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal, Self
 
 from quorumlog.arguments import checked
-from quorumlog.cluster.background import raise_ended
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import Steps
-from quorumlog.cluster.close_once import Closing
+from quorumlog.cluster.close_once import Closing, raise_ended
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.turns import Turns
@@ -242,7 +241,7 @@ class PopConsumer(Closing):
         async def ask() -> Any:
             request.is_new = group.name not in self._let_in
             return await group.calls.leader(
-                "pop", "Receive", request, deadline, is_repeatable=True, wait_ms=wait_ms
+                "Receive", request, deadline, is_repeatable=True, wait_ms=wait_ms
             )
 
         try:
@@ -295,9 +294,7 @@ class PopConsumer(Closing):
             group = self._groups.get(name)
             if group.is_away:  # Its session ends there.
                 return False
-            await group.calls.leader(
-                "consumer", method, request, Deadline(AWAY_MS), is_repeatable=True
-            )
+            await group.calls.leader(method, request, Deadline(AWAY_MS), is_repeatable=True)
             return True
         except ClientIdInUseError:
             self._let_in.discard(name)
@@ -384,7 +381,7 @@ class PopConsumer(Closing):
         if self.close_once.is_over:
             raise self._closed()
         return await self._groups.get(broker_group).calls.leader(
-            "pop", method, request, Deadline(self._timeout_ms), is_repeatable=True
+            method, request, Deadline(self._timeout_ms), is_repeatable=True
         )
 
     # --- Life cycle ---

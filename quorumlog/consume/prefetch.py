@@ -162,43 +162,6 @@ class Inbox:
         fetcher.credits.release()
 
 
-class Trail:
-    """The messages that were read last from a queue: their offsets, and their places in the log.
-
-    All replicas have a message at the same place, so another node that has it there, with the same
-    store time, has the same log up to it. A node without it has lost the end, as an async master
-    may.
-    """
-
-    def __init__(self) -> None:
-        self._marks: deque[tuple[int, int, int]] = deque(maxlen=TRAIL_COUNT_MAX)
-        self.node_id = 0  # The node of the last batch.
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no message to compare with."""
-        return not self._marks
-
-    @property
-    def newest(self) -> int:
-        """Offset of the last message that was read."""
-        return self._marks[-1][0]
-
-    def add(self, batch: MessageBatch) -> None:
-        """Remember the last message of a batch."""
-        self.node_id = batch.node_id
-        if batch.messages:
-            self._marks.append(_mark(batch.messages[-1]))
-
-    def is_end_of(self, batch: MessageBatch) -> bool:
-        """Whether the first message of a batch is the one that was read last."""
-        return bool(batch.messages) and _mark(batch.messages[0]) == self._marks[-1]
-
-    def go_back(self) -> None:
-        """Forget the newest message: it is gone."""
-        self._marks.pop()
-
-
 def _mark(message: Message) -> tuple[int, int, int]:
     return message.queue_offset, message.position, message.store_unix_ms
 
@@ -227,7 +190,12 @@ class Fetcher:
         """Of the search for a message that was read, which ignores the filters."""
         self._inbox = inbox
         self._end_offset = end_offset
-        self._trail = Trail()
+        self._node_id = 0  # The node of the last batch.
+        self._trail: deque[tuple[int, int, int]] = deque(maxlen=TRAIL_COUNT_MAX)
+        """The last messages of the batches that were read: offset, and place in the log. All
+        replicas have a message at the same place, so another node that has it there, with the same
+        store time, has the same log up to it. A node without it has lost the end, as an async
+        master may."""
         self._skipped = (offset, offset)
         """The last messages that were all filtered out: the first offset, and the one behind."""
         self._is_waiting = end_offset is None
@@ -260,7 +228,8 @@ class Fetcher:
             await self._inbox.wait_for_room()
             await self.credits.acquire()
             batch = await self._pull()
-            self._trail.add(batch)
+            self._node_id = batch.node_id
+            self._trail.extend(map(_mark, batch.messages[-1:]))
             self._is_waiting = self._end_offset is None or batch.next_offset == self.offset
             if not batch.messages and batch.next_offset > self.offset:
                 lo, hi = self._skipped
@@ -280,7 +249,7 @@ class Fetcher:
         while True:
             options = self._options if self._is_waiting else self._at_once
             batch = await self._pull_once(self.offset, options)
-            if batch.node_id != self._trail.node_id and await self._went_back(batch):
+            if batch.node_id != self._node_id and await self._went_back(batch):
                 continue
             if not batch.is_out_of_range:
                 return batch
@@ -311,18 +280,18 @@ class Fetcher:
         too, and is stored again as reading continues. Local reads are exempt: a lagging replica
         still gets the missing messages.
         """
-        trail, lost_from = self._trail, None
+        trail, is_lost = self._trail, False
         is_local = self._options.freshness.consistency is Consistency.LOCAL
-        while not is_local and not trail.is_empty and trail.newest >= batch.min_offset:
-            seen = await self._pull_once(trail.newest, self._search)
-            if trail.is_end_of(seen):
+        while not is_local and trail and trail[-1][0] >= batch.min_offset:
+            there = await self._pull_once(trail[-1][0], self._search)
+            if there.messages and _mark(there.messages[0]) == trail[-1]:
                 break
-            lost_from = trail.newest
-            trail.go_back()
-        trail.node_id = batch.node_id
-        if lost_from is None:
+            is_lost = True
+            trail.pop()
+        self._node_id = batch.node_id
+        if not is_lost:
             return False
-        end = batch.min_offset if trail.is_empty else trail.newest + 1
+        end = trail[-1][0] + 1 if trail else batch.min_offset
         _log.warning(
             "%s: node %d does not have what was read up to offset %d before, the end of that log "
             "is lost; reading goes on from offset %d",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from quorumlog.arguments import checked, takes_fields
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.reads import OUT_OF_RANGE, PullArguments, PullOptions, ReadCalls
+from quorumlog.consume.reads import OUT_OF_RANGE, PullArguments, ReadCalls
 from quorumlog.errors import QuorumlogError
 from quorumlog.pb import log_pb2
 from quorumlog.pb.transaction_pb2 import ConsumedOffsets
@@ -73,13 +73,7 @@ class Raw:
 
         Checksums are not checked. `is_out_of_range`: expired, or beyond the end.
         """
-        options = PullOptions(
-            wanted.freshness,
-            wanted.max_count,
-            wanted.max_size_bytes,
-            timeout_ms=wanted.timeout_ms or self._timeout_ms,
-            with_entries=wanted.with_entries,
-        )
+        options = wanted.options(self._timeout_ms, with_entries=wanted.with_entries)
         queue = queue_of(wanted.queue)
         response = await self._reads.pull_response(queue, wanted.offset, options)
         return of_pb(RawRecords, response, is_out_of_range=response.status in OUT_OF_RANGE)
@@ -115,7 +109,7 @@ class Raw:
         deadline = Deadline(timeout_ms or self._timeout_ms)
         calls = self._groups.get(group).calls
         try:
-            answer = await calls.leader("log", "Append", request, deadline, is_repeatable=True)
+            answer = await calls.leader("Append", request, deadline, is_repeatable=True)
         except QuorumlogError as error:
             if error.code == DUPLICATE_EXPIRED:
                 return RawReceipt(-1, -1, is_duplicate=True)

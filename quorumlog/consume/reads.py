@@ -8,7 +8,7 @@ import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.retry import Deadline
@@ -78,6 +78,13 @@ class ReadFreshness:
         return cls(chosen, at_least_index, node_id)
 
 
+class Reading(NamedTuple):
+    """How fresh the answers of a call are, and until when it makes questions."""
+
+    freshness: ReadFreshness
+    deadline: Deadline
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadArguments:
     """What a program says of the freshness of a read, and of its time: None is the client's."""
@@ -99,6 +106,16 @@ class PullArguments(ReadArguments):
 
     max_count: int = 0
     max_size_bytes: int = 0
+
+    def options(self, timeout_ms: int, **others: Any) -> "PullOptions":
+        """Return the options of the pull. `timeout_ms` is for arguments that have none."""
+        return PullOptions(
+            self.freshness,
+            self.max_count,
+            self.max_size_bytes,
+            timeout_ms=self.timeout_ms or timeout_ms,
+            **others,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +194,12 @@ class ReadCalls:
             sql=options.sql,
             group=options.group,
         )
-        deadline = Deadline(options.timeout_ms + wait_ms)
+        reading = Reading(freshness, Deadline(options.timeout_ms + wait_ms))
         group = self.group_of(queue, freshness)
-        response: log_pb2.PullResponse = await self._ask(
-            group, "Pull", request, freshness, deadline, wait_ms
-        )
+        response: log_pb2.PullResponse = await self._ask(group, "Pull", request, reading, wait_ms)
         if freshness.is_any and response.status == log_pb2.PULL_STATUS_OFFSET_TOO_SMALL:
             # The log of that replica begins later; what the leader has is not gone.
-            response = await self._ask_leader(group, "Pull", request, deadline, wait_ms)
+            response = await self._ask_leader(group, "Pull", request, reading.deadline, wait_ms)
         return response
 
     def group_of(self, queue: Queue, freshness: ReadFreshness) -> BrokerGroup:
@@ -200,27 +215,21 @@ class ReadCalls:
         return self._groups.all
 
     async def _ask(
-        self,
-        group: BrokerGroup,
-        method: str,
-        request: Any,
-        freshness: ReadFreshness,
-        deadline: Deadline,
-        wait_ms: int = 0,
+        self, group: BrokerGroup, method: str, request: Any, reading: Reading, wait_ms: int = 0
     ) -> Any:
         """Ask the node of a group that can answer with the wanted freshness."""
-        if freshness.node_id is not None:
-            node = group.router.node(freshness.node_id)
-            return await group.calls.node(node, "log", method, request, deadline)
-        if not freshness.is_any:
-            return await self._led(group, method, request, deadline, wait_ms)
+        if reading.freshness.node_id is not None:
+            node = group.router.node(reading.freshness.node_id)
+            return await group.calls.node(node, method, request, reading.deadline)
+        if not reading.freshness.is_any:
+            return await self._led(group, method, request, reading.deadline, wait_ms)
         try:
-            return await group.calls.any("log", method, request, deadline)
+            return await group.calls.any(method, request, reading.deadline)
         except QuorumlogError as error:
             if not isinstance(error, NotFoundError | UnknownTopicError):
                 raise
         # A replica that lags, or whose log begins later, cannot say that there is none.
-        return await self._ask_leader(group, method, request, deadline, wait_ms)
+        return await self._ask_leader(group, method, request, reading.deadline, wait_ms)
 
     async def _ask_leader(
         self, group: BrokerGroup, method: str, request: Any, deadline: Deadline, wait_ms: int = 0
@@ -236,7 +245,7 @@ class ReadCalls:
         self, group: BrokerGroup, method: str, request: Any, deadline: Deadline, wait_ms: int = 0
     ) -> Any:
         return await group.calls.leader(
-            "log", method, request, deadline, is_repeatable=True, is_read=True, wait_ms=wait_ms
+            method, request, deadline, is_repeatable=True, is_read=True, wait_ms=wait_ms
         )
 
     async def _ask_all(
@@ -253,14 +262,14 @@ class ReadCalls:
         return list(zip(groups, checked, strict=True))
 
     async def queues(
-        self, topic: str, freshness: ReadFreshness, deadline: Deadline
+        self, topic: str, reading: Reading
     ) -> tuple[list[Queue], list[QuorumlogError]]:
         """Return all queues of a topic, asked now, and the errors of groups that did not answer.
 
         Raises UnknownTopicError if no group has it, and the first error if no queue was found.
         """
         answers = await self._ask_all(
-            freshness, lambda group: self.group_queues(group, [topic], freshness, deadline)
+            reading.freshness, lambda group: self.group_queues(group, [topic], reading)
         )
         all_queues: list[Queue] = []
         failed: list[QuorumlogError] = []
@@ -274,17 +283,13 @@ class ReadCalls:
         return all_queues, failed
 
     async def group_queues(
-        self,
-        group: BrokerGroup,
-        topics: Sequence[str],
-        freshness: ReadFreshness,
-        deadline: Deadline,
+        self, group: BrokerGroup, topics: Sequence[str], reading: Reading
     ) -> list[Queue]:
         """Return the queues that a group has of these topics, asked now."""
         request = log_pb2.RouteRequest(topics=topics, cluster_id=self._groups.cluster_id)
-        response = await self._ask(group, "Route", request, freshness, deadline)
-        if freshness.is_any and len(response.topics) < len(set(topics)):
-            response = await self._ask_leader(group, "Route", request, deadline)
+        response = await self._ask(group, "Route", request, reading)
+        if reading.freshness.is_any and len(response.topics) < len(set(topics)):
+            response = await self._ask_leader(group, "Route", request, reading.deadline)
         group.router.learn_topics(response, topics)
         routes = [group.router.topic(topic) for topic in topics]
         return [
@@ -299,23 +304,21 @@ class ReadCalls:
 
         Raises the error if no group answered.
         """
+        reading = Reading(ReadFreshness(), deadline)
         answers = await self._ask_all(
-            ReadFreshness(),
-            lambda group: self.group_queues(group, topics, ReadFreshness(), deadline),
+            reading.freshness, lambda group: self.group_queues(group, topics, reading)
         )
         failed = [answer for _, answer in answers if isinstance(answer, QuorumlogError)]
         if len(failed) == len(answers):
             raise failed[0]
 
-    async def queue_offsets(
-        self, queues: Sequence[Queue], freshness: ReadFreshness, deadline: Deadline
-    ) -> list[QueueOffsets]:
+    async def queue_offsets(self, queues: Sequence[Queue], reading: Reading) -> list[QueueOffsets]:
         """Return the range of each queue, in the order asked."""
         by_group: dict[BrokerGroup, list[Queue]] = {}
         for queue in queues:
-            by_group.setdefault(self.group_of(queue, freshness), []).append(queue)
+            by_group.setdefault(self.group_of(queue, reading.freshness), []).append(queue)
         questions = (
-            self._offsets_of(group, mine[at : at + QUEUES_OF_CALL_MAX], freshness, deadline)
+            self._offsets_of(group, mine[at : at + QUEUES_OF_CALL_MAX], reading)
             for group, mine in by_group.items()
             for at in range(0, len(mine), QUEUES_OF_CALL_MAX)
         )
@@ -325,94 +328,79 @@ class ReadCalls:
         return [offsets[queue] for queue in queues]
 
     async def _offsets_of(
-        self,
-        group: BrokerGroup,
-        queues: Sequence[Queue],
-        freshness: ReadFreshness,
-        deadline: Deadline,
+        self, group: BrokerGroup, queues: Sequence[Queue], reading: Reading
     ) -> dict[Queue, QueueOffsets]:
         ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in queues]
         request = log_pb2.QueueOffsetsRequest(
             queues=ids,
-            consistency=_CONSISTENCY[freshness.consistency],
-            at_least_index=freshness.at_least_index,
+            consistency=_CONSISTENCY[reading.freshness.consistency],
+            at_least_index=reading.freshness.at_least_index,
         )
-        response = await self._ask(group, "QueueOffsets", request, freshness, deadline)
+        response = await self._ask(group, "QueueOffsets", request, reading)
         return {
             queue: QueueOffsets(q.topic, q.queue_id, q.min_offset, q.max_offset, group.name)
             for queue, q in zip(queues, response.queues, strict=True)
         }
 
-    async def offset_by_time(
-        self, queue: Queue, unix_ms: int, freshness: ReadFreshness, deadline: Deadline
-    ) -> int:
+    async def offset_by_time(self, queue: Queue, unix_ms: int, reading: Reading) -> int:
         """Return the offset of the first message stored at that time or later."""
         request = log_pb2.OffsetByTimeRequest(
             topic=queue.topic,
             queue_id=queue.queue_id,
             unix_ms=unix_ms,
-            consistency=_CONSISTENCY[freshness.consistency],
+            consistency=_CONSISTENCY[reading.freshness.consistency],
         )
-        group = self.group_of(queue, freshness)
-        response = await self._ask(group, "OffsetByTime", request, freshness, deadline)
+        group = self.group_of(queue, reading.freshness)
+        response = await self._ask(group, "OffsetByTime", request, reading)
         return int(response.offset)
 
     async def positions(
-        self,
-        queues: Sequence[Queue],
-        position: Position,
-        freshness: ReadFreshness,
-        deadline: Deadline,
+        self, queues: Sequence[Queue], position: Position, reading: Reading
     ) -> dict[Queue, int]:
         """Turn one position into an offset of each queue."""
-        offsets = await self._positions(queues, position, freshness, deadline)
+        offsets = await self._positions(queues, position, reading)
         wanted = parse_position(position)
-        if freshness.is_any and (wanted == FIRST or isinstance(wanted, Time)):
-            there = await self.queue_offsets(queues, freshness, deadline)
+        if reading.freshness.is_any and (wanted == FIRST or isinstance(wanted, Time)):
+            there = await self.queue_offsets(queues, reading)
             los = {queue: row.min_offset for queue, row in zip(queues, there, strict=True)}
             # The log of that replica begins there; the leader's may have what comes first.
             unsure = [queue for queue, lo in los.items() if lo and offsets[queue] <= lo]
-            led = replace(freshness, consistency=Consistency.LEADER)
-            offsets |= await self._positions(unsure, position, led, deadline)
+            led = replace(reading.freshness, consistency=Consistency.LEADER)
+            offsets |= await self._positions(unsure, position, reading._replace(freshness=led))
         return offsets
 
     async def _positions(
-        self,
-        queues: Sequence[Queue],
-        position: Position,
-        freshness: ReadFreshness,
-        deadline: Deadline,
+        self, queues: Sequence[Queue], position: Position, reading: Reading
     ) -> dict[Queue, int]:
         wanted = parse_position(position)
         if isinstance(wanted, int):
             return dict.fromkeys(queues, wanted)
         if isinstance(wanted, Time):
             return {
-                queue: await self.offset_by_time(queue, wanted.unix_ms, freshness, deadline)
-                for queue in queues
+                queue: await self.offset_by_time(queue, wanted.unix_ms, reading) for queue in queues
             }
         assert wanted in (FIRST, END), f"position {wanted!r}"
-        ranges = await self.queue_offsets(queues, freshness, deadline)
+        ranges = await self.queue_offsets(queues, reading)
         return {
             queue: q.min_offset if wanted == FIRST else q.max_offset
             for queue, q in zip(queues, ranges, strict=True)
         }
 
-    async def message(
-        self, message_id: str, freshness: ReadFreshness, deadline: Deadline
-    ) -> Message:
+    async def message(self, message_id: str, reading: Reading) -> Message:
         """Find a message by its id; the groups are asked at once. Raises NotFoundError."""
         request = log_pb2.GetMessageRequest(
-            message_id=message_id, consistency=_CONSISTENCY[freshness.consistency]
+            message_id=message_id, consistency=_CONSISTENCY[reading.freshness.consistency]
         )
 
         async def ask(group: BrokerGroup) -> list[Message]:
-            response = await self._ask(group, "GetMessage", request, freshness, deadline)
+            response = await self._ask(group, "GetMessage", request, reading)
             return decode_records(
                 response.records, group=group.name, newest_move=_newest_move(response)
             )
 
-        tasks = [asyncio.ensure_future(ask(group)) for group in self.asked_groups(freshness)]
+        tasks = [
+            asyncio.ensure_future(ask(group)) for group in self.asked_groups(reading.freshness)
+        ]
         failed: QuorumlogError | None = None
         try:
             for answer in asyncio.as_completed(tasks):
@@ -430,32 +418,16 @@ class ReadCalls:
         text = f"no message {message_id}; it may have expired"
         raise failed or NotFoundError(text, code="node.none")
 
-    async def by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        lo_unix_ms: int,
-        hi_unix_ms: int,
-        max_count: int,
-        freshness: ReadFreshness,
-        deadline: Deadline,
-    ) -> list[Message]:
+    async def by_key(self, request: log_pb2.QueryByKeyRequest, reading: Reading) -> list[Message]:
         """Find the newest messages by a key, oldest first, in as many calls as they take.
 
         The index holds hashes, so other keys of the same hash are left out. Raises the error of a
         group that cannot answer: without it the result would be incomplete.
         """
-        request = log_pb2.QueryByKeyRequest(
-            topic=topic,
-            key=key,
-            lo_unix_ms=lo_unix_ms,
-            hi_unix_ms=hi_unix_ms,
-            max_count=max_count,
-            consistency=_CONSISTENCY[freshness.consistency],
-        )
+        request.consistency = _CONSISTENCY[reading.freshness.consistency]
+        topic, key, max_count = request.topic, request.key, request.max_count
         answers = await self._ask_all(
-            freshness, lambda group: self._ask(group, "QueryByKey", request, freshness, deadline)
+            reading.freshness, lambda group: self._ask(group, "QueryByKey", request, reading)
         )
         unknown = [a for _, a in answers if isinstance(a, UnknownTopicError)]
         parts: list[list[Message]] = []
@@ -468,7 +440,7 @@ class ReadCalls:
             while len(messages) < max_count and last.HasField("next_position"):
                 request.next_position = last.next_position
                 request.max_count = max_count - len(messages)
-                last = await self._ask(group, "QueryByKey", request, freshness, deadline)
+                last = await self._ask(group, "QueryByKey", request, reading)
                 messages = _with_key(last, topic, key, group) + messages
             parts.append(messages)
         merged = list(heapq.merge(*parts, key=lambda message: message.store_unix_ms))
@@ -491,11 +463,7 @@ def _with_key(
     messages = decode_records(
         answer.records, topic=topic, group=group.name, newest_move=newest_move
     )
-    return [message for message in messages if _has_key(message, key)]
-
-
-def _has_key(message: Message, key: str) -> bool:
-    return key in message.keys or message.properties.get("UNIQ_KEY") == key
+    return [m for m in messages if key in m.keys or m.properties.get("UNIQ_KEY") == key]
 
 
 def _check_offsets(

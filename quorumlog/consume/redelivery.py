@@ -79,7 +79,7 @@ class Redeliveries:
         request.producer_id, request.sequence = self._producer_id, self._sequence
         try:
             response: retry_pb2.RetryLaterResponse = await self._group.calls.leader(
-                "retry", "RetryLater", request, deadline, is_repeatable=True
+                "RetryLater", request, deadline, is_repeatable=True
             )
         except BaseException:  # Cancelled, too.
             self._begin()

@@ -12,15 +12,32 @@ from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import Route
 from quorumlog.consume.reads import (
     PullArguments,
-    PullOptions,
     QueueOffsets,
     ReadCalls,
     ReadFreshness,
+    Reading,
 )
 from quorumlog.errors import InvalidRequestError
+from quorumlog.pb import log_pb2
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import Consistency
 from quorumlog.records.queues import Pair, Queue, queue_in
+
+
+class ClientCalls:
+    """What the calls of a client share once it is started; before, they raise ClosedError."""
+
+    _timeout_ms: int
+
+    @property
+    def broker_groups(self) -> BrokerGroups:
+        """The broker groups with their routes and channels, which all parts share: a port for the
+        parts and for tests. Programs use `groups`. Raises ClosedError."""
+        raise NotImplementedError
+
+    @property
+    def _reads(self) -> ReadCalls:
+        return ReadCalls(self.broker_groups)
 
 
 @dataclass(frozen=True)
@@ -38,11 +55,8 @@ class QueuePull(PullArguments):
 
 
 @checked
-class SingleReads:
+class SingleReads(ClientCalls):
     """The calls of a client that read once."""
-
-    def __init__(self, groups: BrokerGroups, reads: ReadCalls, timeout_ms: int) -> None:
-        self._groups, self._reads, self._timeout_ms = groups, reads, timeout_ms
 
     @takes_fields(QueuePull)
     async def pull(self, wanted: QueuePull) -> MessageBatch:
@@ -51,14 +65,8 @@ class SingleReads:
         With `wait_ms` the node waits that long for one. 0 for the limits means the node's own.
         `group` is the queue's broker group; the default is the first one by name.
         """
-        options = PullOptions(
-            wanted.freshness,
-            wanted.max_count,
-            wanted.max_size_bytes,
-            wanted.wait_ms,
-            wanted.timeout_ms or self._timeout_ms,
-            tuple(wanted.tags),
-            wanted.sql,
+        options = wanted.options(
+            self._timeout_ms, wait_ms=wanted.wait_ms, tags=tuple(wanted.tags), sql=wanted.sql
         )
         queue = Queue(wanted.topic, wanted.queue_id, wanted.group)
         return await self._reads.pull(queue, wanted.offset, options)
@@ -71,8 +79,7 @@ class SingleReads:
         node_id: int | None = None,
     ) -> Message:
         """Return the message with that id. Raises NotFoundError."""
-        freshness = ReadFreshness.of(consistency, None, node_id)
-        return await self._reads.message(message_id, freshness, self._deadline())
+        return await self._reads.message(message_id, self._reading(consistency, node_id))
 
     async def query_by_key(
         self,
@@ -94,15 +101,14 @@ class SingleReads:
             raise InvalidRequestError(
                 f"key is {shown(key)}, which no message has: a blank parts keys; use one of them"
             )
-        return await self._reads.by_key(
-            topic,
-            key,
+        request = log_pb2.QueryByKeyRequest(
+            topic=topic,
+            key=key,
             lo_unix_ms=lo_unix_ms,
             hi_unix_ms=hi_unix_ms,
             max_count=max_count,
-            freshness=ReadFreshness.of(consistency),
-            deadline=self._deadline(),
         )
+        return await self._reads.by_key(request, self._reading(consistency))
 
     async def queue_offsets(
         self,
@@ -116,15 +122,14 @@ class SingleReads:
 
         Raises the error of a broker group that cannot answer; name queues to leave it out.
         """
-        deadline = self._deadline()
-        freshness = ReadFreshness.of(consistency, None, node_id)
+        reading = self._reading(consistency, node_id)
         if queues is None:
-            named, failed = await self._reads.queues(topic, freshness, deadline)
+            named, failed = await self._reads.queues(topic, reading)
             if failed:
                 raise failed[0]
         else:
             named = [queue_in(topic, queue) for queue in queues]
-        return await self._reads.queue_offsets(named, freshness, deadline)
+        return await self._reads.queue_offsets(named, reading)
 
     async def offset_by_time(
         self,
@@ -137,18 +142,16 @@ class SingleReads:
     ) -> int:
         """Return the offset of the first message stored at that time or later."""
         queue = Queue(topic, queue_id, group)
-        return await self._reads.offset_by_time(
-            queue, unix_ms, ReadFreshness.of(consistency), self._deadline()
-        )
+        return await self._reads.offset_by_time(queue, unix_ms, self._reading(consistency))
 
     async def route(self, *topics: str) -> Route:
         """Ask for the leaders and the routes of topics; unknown topics are left out."""
-        deadline = self._deadline()
+        deadline = Deadline(self._timeout_ms)
         if topics:
             await self._reads.ask_routes(topics, deadline)
         else:
-            await self._groups.refresh(deadline)
-        return self._groups.view(topics)
+            await self.broker_groups.refresh(deadline)
+        return self.broker_groups.view(topics)
 
-    def _deadline(self) -> Deadline:
-        return Deadline(self._timeout_ms)
+    def _reading(self, consistency: Consistency | str, node_id: int | None = None) -> Reading:
+        return Reading(ReadFreshness.of(consistency, node_id=node_id), Deadline(self._timeout_ms))

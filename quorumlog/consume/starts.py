@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.reads import ReadCalls, ReadFreshness
+from quorumlog.consume.reads import ReadCalls, Reading
 from quorumlog.records.options import END, FIRST, Position, parse_position
 from quorumlog.records.queues import Queue
 
@@ -47,11 +46,7 @@ class Starts:
                 self._counts[group, topic] = 0
 
     async def offsets(
-        self,
-        reads: ReadCalls,
-        queues: Sequence[Queue],
-        freshness: ReadFreshness,
-        deadline: Deadline,
+        self, reads: ReadCalls, queues: Sequence[Queue], reading: Reading
     ) -> dict[Queue, int]:
         """Return where each of these queues begins; they were seen before."""
         old = [queue for queue in queues if self._is_old(queue)]
@@ -61,8 +56,8 @@ class Starts:
             # The end of now lies behind messages of after the start.
             position = f"@{int(self._began_unix_s * 1000)}"
         later = [queue for queue in queues if not self._is_old(queue)]
-        positions = await reads.positions(old, position, freshness, deadline)
-        return positions | await reads.positions(later, FIRST, freshness, deadline)
+        positions = await reads.positions(old, position, reading)
+        return positions | await reads.positions(later, FIRST, reading)
 
     def _is_old(self, queue: Queue) -> bool:
         place = (queue.group, queue.topic)

@@ -11,11 +11,12 @@ import asyncio
 import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.produce.append_stream import Sender
 from quorumlog.produce.delivery import Batch
+from quorumlog.produce.options import ProducerOptions
 from quorumlog.records.batch import Entry
 
 AWAY_AFTER_MS: Final = 1_500  # Longer than an election, as a rule.
@@ -75,9 +76,9 @@ class Accumulator:
         groups: BrokerGroups,
         on_ended: "Callable[[asyncio.Task[None]], None]",
         timeout_ms: float,
-        **options: Any,
+        options: ProducerOptions,
     ) -> None:
-        """`options` are those of Sender; `on_ended` is called when a sender ends by an error.
+        """`on_ended` is called when a sender ends by an error.
 
         `timeout_ms` is the one of a message; a group is away after a part of it, in time for
         another try, if it is long enough for that.
@@ -111,8 +112,8 @@ class Accumulator:
             sender = Sender(
                 group.router,
                 group.calls,
-                on_stray=lambda batch: self._take_strays(group, batch),
-                **self._options,
+                self._options,
+                lambda batch: self._take_strays(group, batch),
             )
             sender.is_flushing = self._flushing
             backlog = self._backlogs[group] = GroupBacklog(group, sender, self._on_ended)

@@ -37,9 +37,9 @@ from quorumlog.pb import log_pb2
 from quorumlog.produce.append_session import AppendSession, FramedSession, GrpcSession, fits
 from quorumlog.produce.delivery import Batch, Verdict
 from quorumlog.produce.identity import ProducerIdentity
+from quorumlog.produce.options import ProducerOptions
 from quorumlog.records.batch import Entry, key_queue
 
-IN_FLIGHT_MAX: Final = 32  # Half of the window in which a node remembers receipts.
 OUT_OF_SEQUENCE_MAX: Final = 8  # For the first batch without a receipt; more: the order is lost.
 WATCH_INTERVAL_MS: Final = 50
 
@@ -61,7 +61,6 @@ class SenderStats:
     failed_count: int = 0
     duplicates_count: int = 0
     retried_batches: int = 0
-    sessions: int = 0
     no_ack_ms_max: float = 0.0
 
 
@@ -72,11 +71,7 @@ class Sender:
         self,
         router: Router,
         calls: Calls,
-        *,
-        is_idempotent: bool,
-        name: str | None = None,
-        in_flight_max: int,
-        linger_ms: float,
+        options: ProducerOptions,
         on_stray: Callable[[Batch], bool],
     ) -> None:
         """`on_stray` gets a batch with a topic that the group lacks; True: it took the batch."""
@@ -86,14 +81,14 @@ class Sender:
         self.is_flushing = 0  # Count of flushes that wait: do not linger.
         self._router = router
         self._calls = calls
-        self._is_idempotent = is_idempotent
-        self._in_flight_max = in_flight_max
-        self._linger_s = linger_ms / 1000
+        self._is_idempotent = options.idempotent
+        self._in_flight_max = options.in_flight_max
+        self._linger_s = options.linger_ms / 1000
         self._on_stray = on_stray
         self._stuck_since_s: float | None = None  # Since when there was work and no receipt.
         self._wake = asyncio.Event()
         self._next_queue: dict[str, int] = {}
-        self.identity: Final = ProducerIdentity(is_idempotent=is_idempotent, name=name)
+        self.identity: Final = ProducerIdentity(is_idempotent=options.idempotent, name=options.name)
         self._unacked_since_s: float | None = None
         self._direct: FramedSession | None = None  # Takes single messages without a detour.
         self._last_count = 0  # Messages of the batch that was acknowledged last.
@@ -142,7 +137,6 @@ class Sender:
                 continue
             session, error_met = await self._session(node, head)
             if session is not None:
-                self.stats.sessions += 1
                 await self._run_session(session)
                 error_met = self._settle(session)
             if error_met is None:
@@ -289,7 +283,7 @@ class Sender:
         request = log_pb2.RouteRequest(topics=topics, cluster_id=self._router.cluster_id)
         try:
             response = await self._calls.once(
-                node, "log", "Route", request, min(deadline.remaining_s, SUSPECT_AFTER_MS / 1000)
+                node, "Route", request, min(deadline.remaining_s, SUSPECT_AFTER_MS / 1000)
             )
         except QuorumlogError:
             return  # The stream to this node is about to fail, with a better error.

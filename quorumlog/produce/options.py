@@ -8,7 +8,6 @@ from typing import Final
 
 from quorumlog import errors
 from quorumlog.arguments import check_fields
-from quorumlog.produce.append_stream import IN_FLIGHT_MAX
 from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT, KIB, MIB
 from quorumlog.records.compression import COMPRESS_FROM_SIZE_BYTES
 
@@ -19,6 +18,7 @@ BATCH_COUNT_LIMIT: Final = 4_096
 """As many as a node checks one by one in one step."""
 BUFFER_SIZE_BYTES_MAX: Final = 32 * MIB
 IN_FLIGHT_DEFAULT: Final = 4
+IN_FLIGHT_MAX: Final = 32  # Half of the window in which a node remembers receipts.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

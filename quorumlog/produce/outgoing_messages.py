@@ -127,36 +127,28 @@ def entries_of(
 ) -> list[Entry]:
     """Check the messages of a batch; where only the bodies differ, the largest one for all."""
     check_bodies(messages)
-    defaults = (topic, key, tag, queue_id, properties, form)
     if form is None and set(map(type, messages)) == {bytes}:
-        largest = max(cast("Sequence[bytes]", messages), key=len)
-        template, queue_id, routed_by, _, encoded, _, _ = _entry_of(largest, *defaults)
         bodies = cast("Sequence[bytes]", messages)
+        largest = entry_of(topic, max(bodies, key=len), key, tag, queue_id, properties, 0)
+        template, queue_id, routed_by, _, encoded, _, _ = largest
         return [(template, queue_id, routed_by, body, encoded, 0, 0) for body in bodies]
-    return [_entry_of(message, *defaults) for message in messages]
-
-
-def _entry_of(
-    message: bytes | str | OutgoingMessage,
-    topic: str,
-    key: str | None,
-    tag: str | None,
-    queue_id: int | None,
-    properties: Mapping[str, str] | None,
-    form: OutgoingForm | None,
-) -> Entry:
-    if not isinstance(message, OutgoingMessage):
-        return entry_of(topic, message, key, tag, queue_id, properties, 0, form)
-    return entry_of(
-        topic if message.topic is None else message.topic,
-        message.body,
-        key if message.key is None else message.key,
-        tag if message.tag is None else message.tag,
-        queue_id if message.queue_id is None else message.queue_id,
-        properties if message.properties is None else message.properties,
-        message.flag,
-        form,
-    )
+    entries = []
+    for message in messages:
+        if not isinstance(message, OutgoingMessage):
+            entry = entry_of(topic, message, key, tag, queue_id, properties, 0, form)
+        else:
+            entry = entry_of(
+                topic if message.topic is None else message.topic,
+                message.body,
+                key if message.key is None else message.key,
+                tag if message.tag is None else message.tag,
+                queue_id if message.queue_id is None else message.queue_id,
+                properties if message.properties is None else message.properties,
+                message.flag,
+                form,
+            )
+        entries.append(entry)
+    return entries
 
 
 def with_message_group(properties: Mapping[str, str] | None, name: str) -> Mapping[str, str]:

@@ -79,15 +79,7 @@ class Producer(Closing):
         )
         """Changes to every message; None: no change."""
         self._groups = groups
-        self._accumulator = Accumulator(
-            groups,
-            self._on_sender_ended,
-            is_idempotent=options.idempotent,
-            name=options.name,
-            in_flight_max=options.in_flight_max,
-            linger_ms=options.linger_ms,
-            timeout_ms=self._timeout_ms,
-        )
+        self._accumulator = Accumulator(groups, self._on_sender_ended, self._timeout_ms, options)
         self._is_closed = False
         self._bug: errors.QuorumlogError | None = None
         self._unfinished: dict[Batch, int] = {}

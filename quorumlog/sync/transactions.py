@@ -16,7 +16,6 @@ from typing import Self, Unpack
 from quorumlog.arguments import checked_call
 from quorumlog.cluster.close_once import failures_beside
 from quorumlog.produce.delivery import Receipts
-from quorumlog.produce.send_options import HalfOptions
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import Decision
 from quorumlog.records.receipt import Receipt
@@ -25,7 +24,7 @@ from quorumlog.sync.wrappers import ClosingWrapper, Same, Wrapper, blocking, clo
 from quorumlog.transactions import consume as async_consume
 from quorumlog.transactions import producer as async_transactions
 from quorumlog.transactions.producer import Check
-from quorumlog.transactions.types import CheckedTransaction
+from quorumlog.transactions.types import CheckedTransaction, HalfOptions
 
 _log = logging.getLogger("quorumlog.producer")
 

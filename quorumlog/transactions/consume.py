@@ -13,9 +13,8 @@ from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.group import GroupConsumer
-from quorumlog.consume.known import UNKNOWN, Known
-from quorumlog.consume.moves import moved_conflict
-from quorumlog.consume.reads import ReadCalls, ReadFreshness
+from quorumlog.consume.moves import UNKNOWN, Known, moved_conflict
+from quorumlog.consume.reads import ReadCalls, ReadFreshness, Reading
 from quorumlog.errors import (
     ConflictError,
     InvalidRequestError,
@@ -176,9 +175,7 @@ class ConsumeTransaction:
             consumed=consumed, cluster_id=group.router.cluster_id
         )
         try:
-            await group.calls.leader(
-                "transaction", "CommitConsumed", request, deadline, is_repeatable=True
-            )
+            await group.calls.leader("CommitConsumed", request, deadline, is_repeatable=True)
         except ConflictError as conflict:
             if conflict.outcome is Outcome.NOT_APPLIED:
                 raise
@@ -242,7 +239,7 @@ class ConsumeTransaction:
 
     async def _check_gap(self, queue: Queue, stored: int, lo: int, deadline: Deadline) -> None:
         """Raise InvalidRequestError unless all messages between the two offsets have expired."""
-        (there,) = await self._reads.queue_offsets([queue], ReadFreshness(), deadline)
+        (there,) = await self._reads.queue_offsets([queue], Reading(ReadFreshness(), deadline))
         if there.min_offset < lo:
             raise InvalidRequestError(
                 f"{queue}: the next offset is {stored} and the first one consumed {lo}; say what "
@@ -254,7 +251,7 @@ class ConsumeTransaction:
         ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in queues]
         request = consumer_pb2.FetchOffsetsRequest(group=self._consumer_group, queues=ids)
         response = await group.calls.leader(
-            "consumer", "FetchOffsets", request, deadline, is_repeatable=True, is_read=True
+            "FetchOffsets", request, deadline, is_repeatable=True, is_read=True
         )
         return {q: Known.of(row) for q, row in zip(queues, response.offsets, strict=True)}
 

@@ -17,11 +17,10 @@ from typing import Any, Final, Self, Unpack
 import grpc
 
 from quorumlog.arguments import checked, checks_itself
-from quorumlog.cluster.background import raise_ended
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import in_doubt
 from quorumlog.cluster.channels import is_cancelled
-from quorumlog.cluster.close_once import Closing
+from quorumlog.cluster.close_once import Closing, raise_ended
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.errors import (
     ClosedError,
@@ -36,11 +35,10 @@ from quorumlog.produce.delivery import Receipts
 from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.outgoing_messages import check_bodies, entries_of
 from quorumlog.produce.producer import Producer
-from quorumlog.produce.send_options import HalfOptions
 from quorumlog.records.batch import decode_records, size_bytes_of
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import TIMEOUT_MS_MAX, Decision
-from quorumlog.transactions.types import PB_OUTCOMES, CheckedTransaction, as_decision
+from quorumlog.transactions.types import PB_OUTCOMES, CheckedTransaction, HalfOptions, as_decision
 
 CHECKS_MAX: Final = 16
 """Checks under way of a producer. It takes no more questions then, and others are asked."""
@@ -259,9 +257,7 @@ class TransactionalProducer(Closing):
         if incarnation is not None:
             request.producer_name, request.incarnation = incarnation.name, incarnation.number
         deadline = Deadline(self._timeout_ms)
-        await group.calls.leader(
-            "transaction", "EndTransaction", request, deadline, is_repeatable=True
-        )
+        await group.calls.leader("EndTransaction", request, deadline, is_repeatable=True)
 
     # Questions.
 
@@ -276,7 +272,7 @@ class TransactionalProducer(Closing):
         while True:
             try:
                 node = await group.router.leader(Deadline(self._timeout_ms))
-                async for question in node.transaction.CheckTransactions(request):
+                async for question in node.rpc.CheckTransactions(request):
                     backoff = Backoff(Deadline(TIMEOUT_MS_MAX))
                     if question.transaction_id:
                         await self._begin_answer(group, question)

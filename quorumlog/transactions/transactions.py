@@ -7,10 +7,9 @@ know how either kind works.
 from typing import Any
 
 from quorumlog.arguments import checked
-from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.close_once import Kept
 from quorumlog.consume.group import GroupConsumer
-from quorumlog.consume.reads import ReadCalls
+from quorumlog.consume.single_reads import ClientCalls
 from quorumlog.errors import InvalidRequestError
 from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.producer import Producer
@@ -22,15 +21,14 @@ TIMES_MAX = 16  # Different timeouts of consuming transactions: nodes remember f
 
 
 @checked
-class Transactions:
+class Transactions(ClientCalls):
     """The calls of a client that begin transactions."""
 
-    def __init__(
-        self, groups: BrokerGroups, reads: ReadCalls, made: Kept, *, client_id: str, timeout_ms: int
-    ) -> None:
-        """`made` are the objects that are closed with the client."""
-        self._groups, self._reads, self._made = groups, reads, made
-        self._client_id, self._timeout_ms = client_id, timeout_ms
+    client_id: str
+
+    def __init__(self) -> None:
+        self._made = Kept()
+        """The objects that are closed with the client."""
         self._sharing: dict[int, Producer] = {}
         """Producers of consuming transactions, by timeout (ms): none fails by another's."""
         self._stored: dict[str, Stored] = {}
@@ -43,7 +41,7 @@ class Transactions:
         themselves (`auto_commit=False`), and the transactions of a queue follow one another. Use
         few values of `timeout_ms`: beyond 16 it is the client's.
         """
-        timeout_ms = timeout_ms or self._timeout_ms
+        groups, timeout_ms = self.broker_groups, timeout_ms or self._timeout_ms
         consumers = [one for one in self._made if isinstance(one, GroupConsumer)]
         consumers = [one for one in consumers if one.group == group]
         if any(one.auto_commit for one in consumers):
@@ -53,14 +51,14 @@ class Transactions:
         if timeout_ms not in self._sharing and len(self._sharing) >= TIMES_MAX:
             timeout_ms = self._timeout_ms
         if timeout_ms not in self._sharing:
-            producer = Producer(self._groups, ProducerOptions(), timeout_ms)
+            producer = Producer(groups, ProducerOptions(), timeout_ms)
             self._sharing[timeout_ms] = self._made.add(producer)
-        stored, producer = self.stored_of(group), self._sharing[timeout_ms]
+        stored, producer = self._stored_of(group), self._sharing[timeout_ms]
         return ConsumeTransaction(
-            self._groups, self._reads, producer, group, stored, consumers, timeout_ms
+            groups, self._reads, producer, group, stored, consumers, timeout_ms
         )
 
-    def stored_of(self, group: str) -> Stored:
+    def _stored_of(self, group: str) -> Stored:
         """Return what consuming transactions of a group know to be stored. Its consumers add where
         they begin: what a transaction has consumed was read behind that."""
         if len(self._stored) >= GROUPS_MAX:
@@ -87,11 +85,11 @@ class Transactions:
         timeout_ms = timeout_ms or self._timeout_ms
         return self._made.add(
             TransactionalProducer(
-                self._groups,
+                self.broker_groups,
                 ProducerOptions(**{"unique_keys": True, **options}),
                 group,
                 check,
-                client_id=self._client_id,
+                client_id=self.client_id,
                 check_after_ms=check_after_ms,
                 timeout_ms=timeout_ms,
             )

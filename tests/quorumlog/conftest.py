@@ -32,3 +32,15 @@ def _frames_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls take frames however slow the machine is; where gRPC takes over, a test says so."""
     monkeypatch.setattr(port, "CONNECT_TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(port, "GRACE_S", PATIENCE_S)
+
+
+@pytest.fixture
+def be_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is gone after a second, not after a minute."""
+    for name, value in {
+        "REFRESH_FIRST_MS": 20,
+        "REFRESH_MS": 20,
+        "ATTEMPT_MS": 100,
+        "GONE_AFTER_S": 1.0,
+    }.items():
+        monkeypatch.setattr(f"quorumlog.cluster.broker_groups.{name}", value)

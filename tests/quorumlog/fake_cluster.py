@@ -560,9 +560,9 @@ async def fake_cluster(count: int = 3) -> AsyncIterator[FakeCluster]:
         await cluster.stop()
 
 
-def connect(cluster: FakeCluster, timeout_ms: int = 30_000) -> quorumlog.Client:
+def connect(cluster: FakeCluster, **options: Any) -> quorumlog.Client:
     """Make a client with the addresses of all nodes."""
-    return quorumlog.connect(cluster.bootstrap, timeout_ms=timeout_ms)
+    return quorumlog.connect(cluster.bootstrap, **options)
 
 
 @contextmanager
@@ -622,6 +622,6 @@ def port_of(cluster: FakeCluster) -> FakeFramedPort:
 def learned(client: quorumlog.Client, cluster: FakeCluster) -> Any:
     """What the client knows of the framed port of the leader."""
     address = cluster.nodes[1].address
-    port = client._started().groups.home.router.channels.get(address).framed
+    port = client.broker_groups.home.router.channels.get(address).framed
     assert port is not None
     return port

@@ -6,8 +6,6 @@ Owns what tests of groups share: the nodes tell of each other, groups stop and s
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 import quorumlog
 from quorumlog import errors
 from quorumlog.cluster.retry import Deadline
@@ -47,14 +45,3 @@ async def is_unreachable(client: quorumlog.Client, name: str) -> None:
             await router.refresh(Deadline(1_000))
     except errors.QuorumlogError:
         return
-
-
-def be_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group is gone after a second, not after a minute."""
-    for name, value in {
-        "REFRESH_FIRST_MS": 20,
-        "REFRESH_MS": 20,
-        "ATTEMPT_MS": 100,
-        "GONE_AFTER_S": 1.0,
-    }.items():
-        monkeypatch.setattr(f"quorumlog.cluster.broker_groups.{name}", value)

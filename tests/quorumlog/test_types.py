@@ -14,8 +14,8 @@ import pytest
 import quorumlog
 from quorumlog import errors, sync
 from quorumlog.admin.types import TopicInfo
-from quorumlog.produce.send_options import HalfOptions
 from quorumlog.records.message import MessageBatch
+from quorumlog.transactions.types import HalfOptions
 from tests.quorumlog.fake_cluster import fake_cluster
 
 

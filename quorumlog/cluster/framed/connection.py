@@ -101,11 +101,6 @@ class NodeConnection(asyncio.Protocol):
 
     # Calls.
 
-    @property
-    def has_room_for_unary(self) -> bool:
-        """Whether another call that is no append may begin."""
-        return len(self.calls) < UNARY_CALLS_MAX
-
     def send(
         self, method: int, message: bytes, body: bytes, timeout_ms: int, caller: AnswerReceiver
     ) -> int:

@@ -49,15 +49,15 @@ class FramedCall(NamedTuple):
 APPEND: Final = 1
 
 FRAMED_METHODS: Final = {
-    ("log", "Append"): FramedCall(APPEND, log_pb2.AppendResponse, sends_records=True),
-    ("log", "Pull"): FramedCall(2, log_pb2.PullResponse, returns_records=True),
-    ("consumer", "CommitOffsets"): FramedCall(4, consumer_pb2.CommitOffsetsResponse),
-    ("consumer", "FetchOffsets"): FramedCall(5, consumer_pb2.FetchOffsetsResponse),
-    ("pop", "Ack"): FramedCall(6, pop_pb2.AckResponse),
-    ("consumer", "Heartbeat"): FramedCall(7, consumer_pb2.HeartbeatResponse),
-    ("pop", "Receive"): FramedCall(9, pop_pb2.ReceiveResponse, returns_records=True),
+    "Append": FramedCall(APPEND, log_pb2.AppendResponse, sends_records=True),
+    "Pull": FramedCall(2, log_pb2.PullResponse, returns_records=True),
+    "CommitOffsets": FramedCall(4, consumer_pb2.CommitOffsetsResponse),
+    "FetchOffsets": FramedCall(5, consumer_pb2.FetchOffsetsResponse),
+    "Ack": FramedCall(6, pop_pb2.AckResponse),
+    "Heartbeat": FramedCall(7, consumer_pb2.HeartbeatResponse),
+    "Receive": FramedCall(9, pop_pb2.ReceiveResponse, returns_records=True),
 }
-"""The calls on the path of a message, by service and name. All others stay with gRPC."""
+"""The calls on the path of a message, by name. All others stay with gRPC."""
 
 ROUTE: Final = FramedCall(8, log_pb2.RouteResponse)
 """The call that shows which node answers at a port; routes are asked over gRPC otherwise."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, Self
 
-from quorumlog.cluster.framed.connection import NodeConnection
+from quorumlog.cluster.framed.connection import UNARY_CALLS_MAX, NodeConnection
 from quorumlog.cluster.framed.frames import ROUTE, FramedCall, has_room, message_of
 from quorumlog.errors import (
     BusyError,
@@ -57,12 +57,6 @@ class NodeIdentity(NamedTuple):
         return f"node {self.node_id} of cluster {self.cluster_id[:100]!r}"
 
 
-async def _node_at(connection: NodeConnection) -> NodeIdentity:
-    """Return the node that answers on a connection. Raises the errors of a call."""
-    message = log_pb2.RouteRequest().SerializeToString()
-    return NodeIdentity.of(await connection.call(ROUTE, message, b"", CONNECT_TIMEOUT_S))
-
-
 class FramedPort:
     """The framed port of the node at `address`. Belongs to one event loop."""
 
@@ -100,8 +94,8 @@ class FramedPort:
         advertised, node = route.framed_address, NodeIdentity.of(route)
         if (advertised, node) == (self._advertised, self._node):
             return
-        if node != self._node and self.connection is not None:
-            self.connection.close()
+        if node != self._node:
+            self.close_silent()
         self._advertised, self._node = advertised, node
         self._retry_s, self.other_node = 0.0, ""
         host, _, port = advertised.rpartition(":")
@@ -117,7 +111,7 @@ class FramedPort:
         self._retry_s = 0.0
 
     def close_silent(self) -> None:
-        """Close the connection to a node that the client counts as dead."""
+        """Close the connection, as to a node that the client counts as dead."""
         if self.connection is not None:
             self.connection.close()
 
@@ -183,7 +177,7 @@ class FramedPort:
         if not has_room(message, body):
             text = f"a request of {len(message)} bytes and {len(body)} of records has no room in a"
             return self._instead(TooLargeError(f"{text} frame; send or ask for less at once"))
-        if not connection.has_room_for_unary:
+        if len(connection.calls) >= UNARY_CALLS_MAX:
             text = f"{len(connection.calls)} calls to {self._address} are under way"
             return self._instead(BusyError(f"{text}, the limit of a connection; slow down"))
         timeout_s -= time.monotonic() - begun_s
@@ -215,7 +209,8 @@ class FramedPort:
                     ssl=self._context,
                     server_hostname=self._host if self._context is not None else None,
                 )
-                node = await _node_at(connection)
+                # An empty request: any node answers it, and says which one it is.
+                node = NodeIdentity.of(await connection.call(ROUTE, b"", b"", CONNECT_TIMEOUT_S))
             if expected != (self._advertised, self._node):
                 return  # Another node got the address meanwhile: start again.
             if node != self._node:
@@ -269,5 +264,4 @@ class FramedPort:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        if self.connection is not None:
-            self.connection.close()
+        self.close_silent()

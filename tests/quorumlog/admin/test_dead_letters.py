@@ -25,10 +25,10 @@ class LetterAdmin(GroupAdmin):
     def __init__(self) -> None:
         """Know one broker group."""
         groups = {"": SimpleNamespace(name="g")}
-        self._calls = cast(Any, SimpleNamespace(groups=groups))
+        self._groups, self._timeout_ms = cast(Any, groups), 1_000
         self.asked: list[tuple[int, int]] = []
 
-    async def _retry(self, at: Any, method: str, request: Any) -> Any:
+    async def _lead(self, group: Any, method: str, request: Any, **_: Any) -> Any:
         assert method == "ListDeadLetters"
         assert isinstance(request, ListDeadLettersRequest)
         self.asked.append((request.offset, request.max_count))

@@ -10,7 +10,7 @@ from quorumlog import Queue, errors
 from quorumlog.cluster.broker_groups import BrokerGroups
 from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_cluster import BREAK_AFTER, error, fake_cluster
-from tests.quorumlog.fake_groups import be_quick, connect, fake_groups, is_unreachable
+from tests.quorumlog.fake_groups import connect, fake_groups, is_unreachable
 
 
 async def test_groups_are_found_from_any_of_them() -> None:
@@ -34,11 +34,8 @@ async def test_groups_that_nobody_tells_of_are_found_by_their_addresses() -> Non
             assert client.groups == ("g1",)
 
 
-async def test_a_group_that_is_gone_is_left_out_until_it_is_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    be_quick(monkeypatch)
-
+@pytest.mark.usefixtures("be_quick")
+async def test_a_group_that_is_gone_is_left_out_until_it_is_back() -> None:
     async with fake_groups("g0", "g1") as groups, connect(groups, "g0") as client:
         member = client.group_consumer("g", "orders")
         await member.start()
@@ -58,11 +55,8 @@ async def test_a_group_that_is_gone_is_left_out_until_it_is_back(
         assert (await waiting).group == "g1"
 
 
-async def test_the_first_group_stays_the_first_while_it_is_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    be_quick(monkeypatch)
-
+@pytest.mark.usefixtures("be_quick")
+async def test_the_first_group_stays_the_first_while_it_is_gone() -> None:
     async with fake_groups("g0", "g1") as groups, connect(groups, "g1") as client:
         producer = client.producer()
         assert (await producer.send("orders", b"named", queue_id=1)).group == "g0"
@@ -222,10 +216,7 @@ async def test_a_topic_that_a_group_lacks_goes_to_those_that_have_it() -> None:
 
 
 async def test_a_lost_group_does_not_stop_a_producer() -> None:
-    async with (
-        fake_groups("g0", "g1") as groups,
-        connect(groups, timeout_ms=600_000) as client,
-    ):
+    async with fake_groups("g0", "g1") as groups, connect(groups, timeout_ms=600_000) as client:
         producer = client.producer()
         await client.producer().send("orders", b"warm", group="g1")
         await groups["g1"].stop()
@@ -277,10 +268,7 @@ async def test_a_batch_without_an_answer_waits_for_its_group() -> None:
 async def test_a_group_that_refuses_everything_is_passed_by() -> None:
     """It answers, and has no room: what is bound to no queue goes elsewhere, once."""
 
-    async with (
-        fake_groups("g0", "g1") as groups,
-        connect(groups, timeout_ms=600_000) as client,
-    ):
+    async with fake_groups("g0", "g1") as groups, connect(groups, timeout_ms=600_000) as client:
         full = error("store.full", retryable=True)
         groups["g1"].script.extend([full] * 100_000)
         producer = client.producer()

@@ -64,7 +64,7 @@ def outcome_of(
             then or NotLeaderError("ask another one"),
         )
         await failing.leader(
-            "pop", "Ack", None, Deadline(50), is_repeatable=is_repeatable, is_read=is_read
+            "Ack", None, Deadline(50), is_repeatable=is_repeatable, is_read=is_read
         )
 
     with pytest.raises(QuorumlogError) as late:

@@ -7,7 +7,7 @@ import pytest
 import quorumlog
 from quorumlog import errors
 from tests.patience import eventually
-from tests.quorumlog.fake_groups import be_quick, connect, fake_groups
+from tests.quorumlog.fake_groups import connect, fake_groups
 
 
 async def all_sent_to(client: quorumlog.Client, *groups: str) -> None:
@@ -28,12 +28,9 @@ async def asked_again(client: quorumlog.Client, count: int = 3) -> None:
 
 
 @pytest.mark.long
-async def test_a_group_that_only_another_one_names_is_not_followed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("be_quick")
+async def test_a_group_that_only_another_one_names_is_not_followed() -> None:
     """g1 is vouched for, and what it says of others is not."""
-    be_quick(monkeypatch)
-
     async with fake_groups("g0", "g1", "g2") as groups:
         groups["g0"].neighbours = [groups["g1"]]
         async with connect(groups, "g0") as client:
@@ -46,11 +43,8 @@ async def test_a_group_that_only_another_one_names_is_not_followed(
 
 
 @pytest.mark.long
-async def test_a_group_that_nobody_names_any_more_is_left_out_though_it_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    be_quick(monkeypatch)
-
+@pytest.mark.usefixtures("be_quick")
+async def test_a_group_that_nobody_names_any_more_is_left_out_though_it_answers() -> None:
     async with fake_groups("g0", "g1") as groups, connect(groups, "g0") as client:
         assert client.groups == ("g0", "g1")
         groups["g0"].neighbours = []
@@ -65,11 +59,8 @@ async def test_a_group_that_nobody_names_any_more_is_left_out_though_it_answers(
 
 
 @pytest.mark.long
-async def test_a_group_stays_while_those_who_vouch_are_down(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    be_quick(monkeypatch)
-
+@pytest.mark.usefixtures("be_quick")
+async def test_a_group_stays_while_those_who_vouch_are_down() -> None:
     async with fake_groups("g0", "g1") as groups, connect(groups, "g0") as client:
         await groups["g0"].stop()
         await eventually(lambda: client.groups == ("g1",))
@@ -80,12 +71,9 @@ async def test_a_group_stays_while_those_who_vouch_are_down(
 
 @pytest.mark.long
 @pytest.mark.parametrize("claims", [{"cluster_id": "other"}, {"group": "g7"}, {"group": ""}])
-async def test_an_impostor_at_the_address_of_a_group_gets_nothing(
-    monkeypatch: pytest.MonkeyPatch, claims: dict[str, str]
-) -> None:
+@pytest.mark.usefixtures("be_quick")
+async def test_an_impostor_at_the_address_of_a_group_gets_nothing(claims: dict[str, str]) -> None:
     """Whoever listens where g1 was has to say that it is g1 of this cluster."""
-    be_quick(monkeypatch)
-
     async with fake_groups("g0", "g1") as groups:
         impostor = groups["g1"]
         groups["g0"].neighbours = [groups["g1"]]

@@ -39,7 +39,11 @@ def test_of_consumers_of_one_file_one_stores_and_the_others_are_told(
     assert link.is_symlink()
     assert sorted(tmp_path.iterdir()) == [link, path], "nothing is left of a store that failed"
     again = LocalOffsets(str(link))
-    assert {again.get(queue) for queue in QUEUES} == {8, None, 1 if is_there and first else None}
+    assert {again.offsets.get(queue) for queue in QUEUES} == {
+        8,
+        None,
+        1 if is_there and first else None,
+    }
     again.store({QUEUES[2]: 9})
     with pytest.raises(ConflictError):
         consumers[first].store({QUEUES[first]: 9})
@@ -50,7 +54,7 @@ def test_what_a_crash_left_is_replaced_and_a_store_under_way_is_respected(tmp_pa
     new.write_text("longer than the offsets" * 9)
     offsets = LocalOffsets(str(path))
     offsets.store({QUEUES[0]: 1})
-    assert LocalOffsets(str(path)).get(QUEUES[0]) == 1
+    assert LocalOffsets(str(path)).offsets[QUEUES[0]] == 1
     assert not new.exists()
     with new.open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -97,7 +101,7 @@ async def test_a_program_is_told_that_others_have_its_file(tmp_path: Path) -> No
                 [message async for message in two]
             with pytest.raises(ConflictError):
                 await two.close()
-    assert LocalOffsets(str(path)).get(QUEUES[1]) == 3
+    assert LocalOffsets(str(path)).offsets[QUEUES[1]] == 3
 
 
 def test_a_journal_is_of_one_run(tmp_path: Path) -> None:

@@ -46,8 +46,7 @@ class FakeBroker:
             self.bodies.setdefault(topic, deque()).extend(letters)
             self.grown.notify_all()
 
-    async def leader(self, service: str, method: str, request: Any, *_: Any, **__: Any) -> Any:
-        assert service == "consumer" if method in ("LeaveGroup", "Heartbeat") else "pop"
+    async def leader(self, method: str, request: Any, *_: Any, **__: Any) -> Any:
         return await getattr(self, method)(request)
 
     async def Heartbeat(self, request: Any) -> Any:  # noqa: N802

@@ -28,8 +28,8 @@ class FakeGroup:
         self.answers: list[Exception | None] = []
         self.asked: list[RetryLaterRequest] = []
 
-    async def leader(self, service: str, method: str, request: Any, *_: Any, **__: Any) -> Any:
-        assert (service, method) == ("retry", "RetryLater")
+    async def leader(self, method: str, request: Any, *_: Any, **__: Any) -> Any:
+        assert method == "RetryLater"
         request_copy = RetryLaterRequest()
         request_copy.CopyFrom(request)
         self.asked.append(request_copy)

@@ -8,7 +8,7 @@ import pytest
 
 import quorumlog
 from tests.patience import PATIENCE_S
-from tests.quorumlog.fake_groups import be_quick, connect, fake_groups
+from tests.quorumlog.fake_groups import connect, fake_groups
 
 
 def made(client: quorumlog.Client, kind: str, position: str | int, path: Path) -> Any:
@@ -33,10 +33,10 @@ async def taken(consumer: Any, body: bytes, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("position", ["end", "@4102444800000", 1])
 @pytest.mark.parametrize("kind", ["pull", "group", "by hand", "local"])
+@pytest.mark.usefixtures("be_quick")
 async def test_what_comes_after_the_start_is_read_from_its_first_message(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, position: str | int
 ) -> None:
-    be_quick(monkeypatch)
     monkeypatch.setattr("quorumlog.consume.consumer.LOOK_MS", 20)
     async with fake_groups("g0", "g1") as groups:
         groups["g0"].neighbours = groups["g1"].neighbours = []

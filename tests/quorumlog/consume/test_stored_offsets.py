@@ -214,4 +214,4 @@ def test_a_file_of_offsets_is_durable_with_its_name(
     monkeypatch.setattr(os, "fsync", noted)
     LocalOffsets(str(tmp_path / "offsets")).store({Queue("orders", 0): 7})
     assert done == [["offsets"]], "renamed before"
-    assert LocalOffsets(str(tmp_path / "offsets")).get(Queue("orders", 0)) == 7
+    assert LocalOffsets(str(tmp_path / "offsets")).offsets[Queue("orders", 0)] == 7

@@ -99,10 +99,7 @@ async def test_a_group_that_is_cut_off_after_a_pause_is_left_soon(
     for name in ("REFRESH_FIRST_MS", "REFRESH_MS"):  # Else that finds it some time.
         monkeypatch.setattr(f"quorumlog.cluster.broker_groups.{name}", 600_000)
 
-    async with (
-        fake_groups("g0", "g1") as groups,
-        connect(groups, timeout_ms=600_000) as client,
-    ):
+    async with fake_groups("g0", "g1") as groups, connect(groups, timeout_ms=600_000) as client:
         key = await key_of(client, "g1")
         producer = client.producer()
         for group in groups:

@@ -398,7 +398,7 @@ async def test_a_message_that_was_never_sent_says_that_no_leader_was_found() -> 
     async with fake_cluster(1) as cluster, connect(cluster) as client:
         producer = client.producer(timeout_ms=200)
         cluster.leader_id = 0
-        client._started().groups.home.router.leader_failed(cluster.nodes[1].address)
+        client.broker_groups.home.router.leader_failed(cluster.nodes[1].address)
         with pytest.raises(errors.DeadlineError, match="finding the leader was not done"):
             await producer.send("orders", b"x")
 

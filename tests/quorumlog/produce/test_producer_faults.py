@@ -363,7 +363,7 @@ async def test_random_faults_leave_no_doubt_about_any_message(
     seed: int, is_idempotent: bool, timeout_ms: int
 ) -> None:
     dice = random.Random(seed)
-    async with fake_cluster() as cluster, connect(cluster, timeout_ms) as client:
+    async with fake_cluster() as cluster, connect(cluster, timeout_ms=timeout_ms) as client:
         cluster.topics["audit"] = 1
         kinds = [None] * 20 + FAULTS
         if timeout_ms < 1_000:  # Then some run out of time, on either side of being stored.

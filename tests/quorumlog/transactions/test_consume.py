@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import quorumlog
-from quorumlog.consume.known import Known
+from quorumlog.consume.moves import Known
 from quorumlog.errors import (
     ConflictError,
     DeadlineError,
@@ -89,10 +89,7 @@ async def test_a_transaction_that_consumed_nothing_is_refused() -> None:
 
 
 async def test_a_consumer_that_commits_by_itself_is_refused() -> None:
-    async with (
-        fake_cluster() as cluster,
-        quorumlog.connect(cluster.bootstrap) as client,
-    ):
+    async with fake_cluster() as cluster, connect(cluster) as client:
         client.group_consumer("g", "orders")
         with pytest.raises(InvalidRequestError, match="auto_commit=False"):
             client.transaction("g")
@@ -123,7 +120,7 @@ async def test_a_commit_that_met_a_conflict_after_an_attempt_without_an_answer(
         def get(self, _: str) -> "Group":
             return self
 
-        async def leader(self, _: str, method: str, *__: Any, **___: Any) -> Any:
+        async def leader(self, method: str, *_: Any, **__: Any) -> Any:
             if method == "CommitConsumed":
                 raise ConflictError("somebody was faster", outcome=conflict)
             if stored is None:
@@ -162,10 +159,7 @@ def test_unique_keys_are_unique_and_of_the_published_form() -> None:
 async def test_the_time_of_one_transaction_is_not_that_of_another() -> None:
     """Whoever began first does not say how long the others may take."""
 
-    async with (
-        fake_cluster() as cluster,
-        quorumlog.connect(cluster.bootstrap, timeout_ms=120_000) as client,
-    ):
+    async with fake_cluster() as cluster, connect(cluster, timeout_ms=120_000) as client:
         for i in range(2):
             await client.producer().send("orders", b"%d" % i, queue_id=0)
         first, second = await client.pull("orders", 0, 0)
@@ -185,7 +179,7 @@ async def test_the_time_of_one_transaction_is_not_that_of_another() -> None:
 
 
 async def test_transactions_of_many_times_do_not_make_a_producer_each() -> None:
-    async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+    async with fake_cluster() as cluster, connect(cluster) as client:
         for timeout_ms in range(1_000, 1_100):
             client.transaction("g", timeout_ms=timeout_ms)
         assert len(client._made) <= 20

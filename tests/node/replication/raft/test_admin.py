@@ -91,7 +91,7 @@ class OneRequest(Calls):
         super().__init__(router)
         self.admin = admin
 
-    async def once(self, _node: Any, _service: Any, method: str, request: Any, _s: float) -> Any:
+    async def once(self, _node: Any, method: str, request: Any, _s: float) -> Any:
         self.attempts += 1
         assert self.attempts == 1, f"{method} was sent again"
         try:
@@ -135,7 +135,7 @@ async def test_a_refusal_that_cannot_change_comes_after_one_request(
         members, last = dict(node.machine.state.members), node.driver.last_index
         calls, deadline = OneRequest(admin), Deadline(PATIENCE_S * 1_000)
         with pytest.raises(QuorumlogError) as refused:
-            await calls.leader("admin", method, request_, deadline, is_repeatable=True)
+            await calls.leader(method, request_, deadline, is_repeatable=True)
         assert (refused.value.code, refused.value.retryable) == (code, False)
         assert refused.value.outcome is ClientOutcome.NOT_APPLIED
         assert node.machine.state.members == members

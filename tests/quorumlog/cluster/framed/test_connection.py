@@ -19,8 +19,8 @@ from quorumlog.pb import common_pb2, log_pb2
 from tests.patience import eventually
 from tests.quorumlog.fake_frames import CANCEL, ERROR, RESPONSE, frame
 
-PULL = FRAMED_METHODS["log", "Pull"]
-APPEND = FRAMED_METHODS["log", "Append"]
+PULL = FRAMED_METHODS["Pull"]
+APPEND = FRAMED_METHODS["Append"]
 REQUEST = log_pb2.PullRequest(topic="orders").SerializeToString()
 ANSWER = log_pb2.PullResponse(next_offset=5).SerializeToString()
 BUSY = common_pb2.Error(code="node.busy", message="full", retryable=True).SerializeToString()

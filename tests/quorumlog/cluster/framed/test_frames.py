@@ -81,24 +81,24 @@ def test_a_size_that_is_announced_takes_no_memory() -> None:
 
 def test_records_travel_as_the_body() -> None:
     request = log_pb2.AppendRequest(records=b"abc", record_count=1, producer_id=5)
-    message, body = message_of(FRAMED_METHODS["log", "Append"], request)
+    message, body = message_of(FRAMED_METHODS["Append"], request)
     assert body == b"abc"
     assert log_pb2.AppendRequest.FromString(message) == log_pb2.AppendRequest(
         record_count=1, producer_id=5
     )
     assert request.records == b"abc"  # It may be sent again.
     answer = log_pb2.PullResponse(next_offset=3).SerializeToString()
-    pulled = answer_of_frame(FRAMED_METHODS["log", "Pull"], answer, b"abc")
+    pulled = answer_of_frame(FRAMED_METHODS["Pull"], answer, b"abc")
     assert pulled == log_pb2.PullResponse(next_offset=3, records=b"abc")
     with pytest.raises(FrameError, match="3 bytes of records with an answer that has none"):
-        answer_of_frame(FRAMED_METHODS["log", "Append"], b"", b"abc")
+        answer_of_frame(FRAMED_METHODS["Append"], b"", b"abc")
 
 
 @pytest.mark.parametrize("body", [b"", b"abc"])
 def test_records_in_the_message_of_an_answer_are_refused(body: bytes) -> None:
     answers = {
-        ("log", "Pull"): log_pb2.PullResponse(records=b"wrong"),
-        ("pop", "Receive"): pop_pb2.ReceiveResponse(records=b"wrong"),
+        "Pull": log_pb2.PullResponse(records=b"wrong"),
+        "Receive": pop_pb2.ReceiveResponse(records=b"wrong"),
     }
     for call, answer in answers.items():
         with pytest.raises(FrameError, match="5 bytes of records in a message, not in the body"):

@@ -17,7 +17,7 @@ from quorumlog.errors import Outcome
 from quorumlog.pb import log_pb2
 from tests.loopback import HOST
 from tests.patience import PATIENCE_S, eventually
-from tests.quorumlog.fake_cluster import CLUSTER_ID, error, fake_cluster, learned, port_of
+from tests.quorumlog.fake_cluster import CLUSTER_ID, connect, error, fake_cluster, learned, port_of
 
 OTHERS: tuple[dict[str, Any], ...] = (
     {"node_id": 2},
@@ -38,7 +38,7 @@ async def send(client: quorumlog.Client, count: int) -> None:
 async def test_the_port_of_another_node_gets_no_call_and_grpc_takes_all(
     says: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+    async with fake_cluster() as cluster, connect(cluster) as client:
         port_of(cluster).says = says
         with caplog.at_level(logging.WARNING, "quorumlog.framed"):
             await send(client, 5)
@@ -57,10 +57,7 @@ async def test_the_port_of_another_node_gets_no_call_and_grpc_takes_all(
 
 @pytest.mark.parametrize("says", OTHERS)
 async def test_frames_alone_cannot_use_the_port_of_another_node(says: dict[str, Any]) -> None:
-    async with (
-        fake_cluster() as cluster,
-        quorumlog.connect(cluster.bootstrap, transport="framed") as client,
-    ):
+    async with fake_cluster() as cluster, connect(cluster, transport="framed") as client:
         port_of(cluster).says = says
         for call in (client.producer().send("orders", b"0"), client.pull("orders", 0, 0)):
             with pytest.raises(errors.UnimplementedError, match="advertise_framed") as caught:
@@ -77,7 +74,7 @@ async def test_frames_alone_cannot_use_the_port_of_another_node(says: dict[str, 
 
 
 async def test_a_connection_is_asked_once_and_calls_cost_no_question() -> None:
-    async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+    async with fake_cluster() as cluster, connect(cluster) as client:
         await send(client, 50)
         for _ in range(20):
             await client.pull("orders", 0, 0)
@@ -90,13 +87,13 @@ async def test_a_corrected_address_is_tried_at_once() -> None:
         right, other = port_of(cluster), cluster.nodes[2].framed
         assert other is not None
         own, right.port = right.port, other.port  # Node 1 advertises the port of node 2.
-        async with quorumlog.connect(cluster.bootstrap) as client:
+        async with connect(cluster) as client:
             await send(client, 3)
             assert (right.routes_total, other.routes_total) == (0, 1)
             assert other.requests == []
             right.port = own
             # A search may end before node 1 answers; this asks node 1 alone.
-            assert await client._started().groups.home.router.refresh_topics(["orders"])
+            assert await client.broker_groups.home.router.refresh_topics(["orders"])
             await send(client, 3)
             assert client.stats().framed_other_nodes == 0
             assert len(right.requests) > 0
@@ -167,7 +164,7 @@ async def test_a_port_that_does_not_say_who_it_is_gets_no_call(
     code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(port, "NOT_NOW_S", 10_000.0)  # Much more than after other failures.
-    async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+    async with fake_cluster() as cluster, connect(cluster) as client:
         port_of(cluster).refusal = error(code, retryable=code == "node.not_ready")
         await send(client, 3)
         assert port_of(cluster).requests == []
@@ -198,7 +195,7 @@ async def test_a_port_that_never_says_who_it_is_holds_nothing_up(
     server = await asyncio.start_server(swallow, HOST, 0)
     async with fake_cluster() as cluster:
         port_of(cluster).port = server.sockets[0].getsockname()[1]
-        async with quorumlog.connect(cluster.bootstrap) as client:
+        async with connect(cluster) as client:
             await send(client, 3)
             assert client.stats().framed_connections == 0
         async with asyncio.timeout(PATIENCE_S):

@@ -18,7 +18,7 @@ from quorumlog.errors import Outcome
 from quorumlog.pb import log_pb2
 from tests.loopback import HOST
 from tests.patience import eventually
-from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster, learned, port_of
+from tests.quorumlog.fake_cluster import FakeCluster, connect, fake_cluster, learned, port_of
 
 
 async def send(producer: quorumlog.Producer, *bodies: bytes) -> list[Any]:
@@ -30,7 +30,7 @@ def framed_requests(cluster: FakeCluster) -> int:
 
 
 async def test_calls_on_the_path_of_a_message_take_frames_by_themselves() -> None:
-    async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+    async with fake_cluster() as cluster, connect(cluster) as client:
         producer = client.producer()
         await send(producer, b"0", b"1")
         assert [m.body for m in (await client.pull("orders", 0, 0)).messages] == [b"0", b"1"]
@@ -42,10 +42,7 @@ async def test_calls_on_the_path_of_a_message_take_frames_by_themselves() -> Non
 
 
 async def test_grpc_alone_never_asks_for_a_framed_port() -> None:
-    async with (
-        fake_cluster() as cluster,
-        quorumlog.connect(cluster.bootstrap, transport="grpc") as client,
-    ):
+    async with fake_cluster() as cluster, connect(cluster, transport="grpc") as client:
         await send(client.producer(), b"0")
         await client.pull("orders", 0, 0)
         assert framed_requests(cluster) == 0
@@ -59,7 +56,7 @@ async def test_a_node_without_a_framed_port_is_used_over_grpc_or_refused_by_name
     async with fake_cluster() as cluster:
         for node in cluster.nodes.values():
             node.advertises = False
-        async with quorumlog.connect(cluster.bootstrap, transport=transport) as client:
+        async with connect(cluster, transport=transport) as client:
             sending, pulling = client.producer().send("orders", b"0"), client.pull("orders", 0, 0)
             if transport == "auto":
                 await sending
@@ -94,14 +91,14 @@ async def unreachable() -> AsyncIterator[FakeCluster]:
 async def test_a_port_that_refuses_fails_nothing_and_is_tried_again_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with unreachable() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+    async with unreachable() as cluster, connect(cluster) as client:
         tried = 0
-        connect = FramedPort._connect
+        make_connection = FramedPort._connect
 
         async def counted(self: FramedPort) -> None:
             nonlocal tried
             tried += 1
-            await connect(self)
+            await make_connection(self)
 
         monkeypatch.setattr(FramedPort, "_connect", counted)
         producer = client.producer()
@@ -121,7 +118,7 @@ async def test_a_port_that_refuses_fails_nothing_and_is_tried_again_later(
 
 
 async def test_a_stream_under_load_moves_to_frames_and_loses_nothing() -> None:
-    async with unreachable() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+    async with unreachable() as cluster, connect(cluster) as client:
         producer = client.producer(batch_count_max=3)
         cluster.append_delay_s = 0.001
         deliveries = [await producer.enqueue("orders", b"%04d" % i, queue_id=0) for i in range(600)]
@@ -145,7 +142,7 @@ async def test_a_port_that_swallows_everything_costs_one_short_wait(
     async def swallow(*_: Any, **__: Any) -> None:
         await asyncio.Event().wait()
 
-    async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+    async with fake_cluster() as cluster, connect(cluster) as client:
         monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", swallow, raising=True)
         receipts = await send(client.producer(), b"0", b"1")
         assert {r.attempts for r in receipts} == {1}
@@ -156,7 +153,7 @@ async def test_a_port_that_swallows_everything_costs_one_short_wait(
 async def test_a_required_port_that_cannot_be_reached_is_an_error_without_effect() -> None:
     async with (
         unreachable() as cluster,
-        quorumlog.connect(cluster.bootstrap, transport="framed", timeout_ms=1_500) as client,
+        connect(cluster, transport="framed", timeout_ms=1_500) as client,
     ):
         with pytest.raises(errors.DeadlineError, match="cannot be reached"):
             await client.pull("orders", 0, 0)
@@ -173,14 +170,14 @@ async def test_a_framed_port_that_talks_nonsense_is_left_and_the_message_is_stor
         await reader.read()
         writer.close()
 
-    async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+    async with fake_cluster() as cluster, connect(cluster) as client:
         server = await asyncio.start_server(nonsense, HOST, 0)
         for node in cluster.nodes.values():
             assert node.framed is not None
             await node.framed.stop()
             node.framed.port = server.sockets[0].getsockname()[1]
         await client.pull("orders", 0, 0)  # Its port was learnt before.
-        async with quorumlog.connect(cluster.bootstrap) as other:
+        async with connect(cluster) as other:
             (receipt,) = await send(other.producer(), b"0")
             assert receipt.attempts == 1  # It was asked who it is, and got nothing else.
             assert not receipt.is_duplicate
@@ -190,7 +187,7 @@ async def test_a_framed_port_that_talks_nonsense_is_left_and_the_message_is_stor
 
 
 async def test_a_node_that_restarts_is_used_over_frames_again() -> None:
-    async with fake_cluster(1) as cluster, quorumlog.connect(cluster.bootstrap) as client:
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
         producer, node = client.producer(), cluster.nodes[1]
         await send(producer, b"0")
         await node.stop()
@@ -247,11 +244,11 @@ async def test_a_request_too_large_for_a_frame_goes_over_grpc(
     offsets = {("orders", queue_id): 1 for queue_id in range(200)}
     async with fake_cluster() as cluster:
         cluster.topics["orders"] = 200
-        async with quorumlog.connect(cluster.bootstrap) as client:
+        async with connect(cluster) as client:
             await client.admin.commit_offsets("billing", offsets)
             assert len(cluster.offsets) == 200
             assert framed_requests(cluster) == 0
-        async with quorumlog.connect(cluster.bootstrap, transport="framed") as client:
+        async with connect(cluster, transport="framed") as client:
             with pytest.raises(errors.TooLargeError, match="has no room in a frame"):
                 await client.admin.commit_offsets("billing", offsets)
 
@@ -260,7 +257,7 @@ async def test_a_batch_too_large_for_a_frame_goes_over_grpc_and_the_next_over_fr
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A batch with offsets of many queues; the stream changes twice, and the order is kept."""
-    async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+    async with fake_cluster() as cluster, connect(cluster) as client:
         producer = client.producer()
         await send(producer, b"0", b"1")
         before = framed_requests(cluster)

@@ -1,0 +1,200 @@
+"""Administration of messages: delayed ones, those in flight by pop, and the search for single ones.
+
+Owns these calls and their values; must not know how calls find the leader. A message is of one
+broker group, which the id of one that is searched does not name: all are asked.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from quorumlog.admin.calls import AdminCalls
+from quorumlog.arguments import checked
+from quorumlog.pb import delay_pb2, lookup_pb2, pop_pb2
+from quorumlog.records.batch import decode_records
+from quorumlog.records.message import Message
+from quorumlog.records.receipt import Receipt
+from quorumlog.records.values import of_pb
+
+
+@dataclass(frozen=True, slots=True)
+class CancelledDelay:
+    """Place and time of the delivery that was cancelled."""
+
+    topic: str
+    queue_id: int
+    due_unix_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DelayQueue:
+    """The delayed messages of one queue. Level 0: those of any time."""
+
+    level: int
+    delay_ms: int
+    held_count: int
+    floor_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DelayStatus:
+    """The delayed messages of one broker group. Times are by the clock of its leader.
+
+    `next_due_unix_ms` is 0 while no message is held, and may be some seconds early for distant
+    times. `undeliverable_count` messages are in `rmq_sys_undeliverable`, because their own topic
+    was gone or took no messages. While `is_loading`, the new leader reads the messages to deliver.
+    """
+
+    group: str
+    queues: tuple[DelayQueue, ...]
+    held_count: int
+    held_count_max: int
+    delay_ms_max: int
+    next_due_unix_ms: int
+    now_unix_ms: int
+    undeliverable_count: int
+    is_loading: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PopQueue:
+    """The messages of one queue that a group has in flight; `group` is the queue's broker group.
+
+    Everything before `offset` is done; messages from `next_offset` on are not examined yet.
+    `waiting_count` messages were passed over because an earlier one of their message group is in
+    flight. The first one is visible again at `first_visible_unix_ms` (0: none is in flight). A
+    queue that `is_full` delivers no new message until some are acknowledged; one with a
+    `held_reason` delivers none until its next message can be read again.
+    """
+
+    topic: str
+    queue_id: int
+    group: str
+    offset: int
+    next_offset: int
+    in_flight_count: int
+    waiting_count: int
+    delivery_count_max: int
+    first_visible_unix_ms: int
+    is_full: bool
+    held_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """One event in the history of a message.
+
+    `kind`: stored, half, open, committed, rolled back, given up, expired, delayed, consumed (a
+    group has passed it), retried or dead. `unix_ms` is 0 for an event that is known from the state
+    and not from a record.
+    """
+
+    kind: str
+    unix_ms: int
+    topic: str
+    queue_id: int
+    offset: int
+    message_id: str
+    group: str
+    reconsume_times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The history of a message, in the order of time. `message` is None for one that readers do not
+    see yet: half, or delayed. `is_complete` is false when a queue was too long to be searched: give
+    messages unique keys."""
+
+    message: Message | None
+    events: list[TraceEvent]
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSizes:
+    """Sizes of a topic's records, by the mean of their batch, since a leader began to count.
+
+    `buckets`: (upper bound in bytes, count of records below it).
+    """
+
+    group: str
+    node_id: int
+    record_count: int
+    size_bytes: int
+    since_unix_ms: int
+    buckets: tuple[tuple[int, int], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sizes as plain values under stable names."""
+        values = asdict(self)
+        names = ("below_size_bytes", "record_count")
+        values["buckets"] = [dict(zip(names, bucket, strict=True)) for bucket in self.buckets]
+        return values
+
+
+@checked
+class MessageAdmin(AdminCalls):
+    """The part of `Admin` that is about messages."""
+
+    async def cancel_delayed(self, message: Receipt | str, *, group: str = "") -> CancelledDelay:
+        """Cancel the delivery of a delayed message, by its receipt or the message id in it.
+
+        Certain once it returns. Raises DelayedGoneError when it was delivered, or is just being
+        delivered; NotFoundError when it was never delayed. Of several broker groups `group` is the
+        one that holds it, unless the receipt names it; without either the first one by name.
+        """
+        message_id = message if isinstance(message, str) else message.message_id
+        if isinstance(message, Receipt):
+            group = group or message.group
+        broker_group = self._groups.get(group)
+        request = delay_pb2.CancelDelayedRequest(
+            message_id=message_id, cluster_id=self._groups.cluster_id
+        )
+        response = await self._lead(broker_group, "CancelDelayed", request)
+        return of_pb(CancelledDelay, response)
+
+    async def delay_status(self) -> list[DelayStatus]:
+        """Return the delayed messages of each broker group, by group name."""
+        request = delay_pb2.DelayStatusRequest()
+        answers, _ = await self._each("DelayStatus", request)
+        return [
+            of_pb(DelayStatus, pb, group=name, delay_ms_max=pb.horizon_ms)
+            for name, pb in sorted(answers.items())
+        ]
+
+    async def describe_pop(self, group: str) -> list[PopQueue]:
+        """Return the queues in which a group has messages in flight, by topic."""
+        request = pop_pb2.DescribePopRequest(group=group)
+        answers, _ = await self._each("DescribePop", request, may_be_away=False)
+        queues = [
+            of_pb(PopQueue, queue, group=name)
+            for name, answer in answers.items()
+            for queue in answer.queues
+        ]
+        return sorted(queues, key=lambda queue: (queue.topic, queue.group, queue.queue_id))
+
+    async def trace_message(self, message_id: str) -> Trace:
+        """Return the history of a message: stored, delivered, consumed, retried, dead.
+
+        Derived from log and state by each call. Raises NotFoundError.
+        """
+        request = lookup_pb2.TraceMessageRequest(message_id=message_id)
+        answers, _ = await self._each("TraceMessage", request)
+        group, answer = next(iter(answers.items()))
+        events = [of_pb(TraceEvent, event) for event in answer.events]
+        messages = decode_records(answer.record, group=group)
+        return Trace(messages[0] if messages else None, events, answer.is_complete)
+
+    async def topic_sizes(self, topic: str) -> list[TopicSizes]:
+        """Return the sizes of the messages of a topic, for each broker group."""
+        request = lookup_pb2.TopicSizesRequest(topic=topic)
+        answers, _ = await self._each("TopicSizes", request)
+        return [
+            of_pb(
+                TopicSizes,
+                sizes,
+                group=group,
+                buckets=tuple((row.below_size_bytes, row.record_count) for row in sizes.buckets),
+            )
+            for group, sizes in answers.items()
+        ]
