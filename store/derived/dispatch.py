@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 from store import format as fmt
 from store.config import MIB
 from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import ConsumeQueues, QueueKey
-from store.derived.queues.environment import UNIT_SIZE_BYTES
 from store.errors import (
     CorruptionError,
     DerivedFileError,

@@ -148,11 +148,10 @@ class DerivedGuard:
     def _check_opened(self) -> None:
         files = self._index.files
         for file in files:
-            is_known = file.sums is not None and bool(file.sums.expected_header())
-            if is_known and file.is_header_doubtful():
+            if file.sums.expected_header() and file.is_header_doubtful():
                 self._counters.derived_damage_count += 1
                 self.keys.mend(file)
-        if files and files[-1].sums is not None:
+        if files:
             file = files[-1]
             times = file.begin_unix_ms, file.end_unix_ms
             begin_ms = self.keys.mend_begin(file)
@@ -181,8 +180,7 @@ class DerivedGuard:
         """Compare the index files without checksums with the log: RocketMQ made them, or an older
         release. Errors as `mend`."""
         for number, file in enumerate(self._index.files):
-            sums = file.sums
-            if sums is not None and not file.has_slots and not sums.expected_header():
+            if not file.has_slots and not file.sums.expected_header():
                 self.mend_file(number)
 
     def compare(self, position: int, hi: int) -> tuple[int, int]:

@@ -89,12 +89,10 @@ class KeyMender:
     @staticmethod
     def _take(file: IndexFile, lo: int, hi: int, entries: bytes) -> None:
         """Take the checksum of a block from its entries, which are right."""
-        sums = file.sums
-        assert sums is not None, f"{file.path} has no checksums"
-        if lo == sums.tail.lo:
-            sums.trust(lo, hi, entries)
+        if lo == file.sums.tail.lo:
+            file.sums.trust(lo, hi, entries)
         else:
-            sums.learn_entries(lo, entries)
+            file.sums.learn_entries(lo, entries)
 
     def mend(self, file: IndexFile) -> bool:
         """Compare entries, header and slots without a confirmed checksum with the log, and repair
@@ -357,7 +355,6 @@ class KeyMender:
     def _learn_last(file: IndexFile) -> None:
         """Take the checksum of the last block from its entries, which are all right now."""
         sums = file.sums
-        assert sums is not None, f"{file.path} has no checksums"
         lo, hi, _ = tail = sums.tail
         entries = file.raw_entries(lo, hi)
         if sums.expected_entries(lo, tail) != sums.entries_sum(lo, entries):
@@ -366,7 +363,6 @@ class KeyMender:
     def _learn(self, file: IndexFile) -> None:
         """Take the checksums of full blocks, which no longer change; appends do not wait for it."""
         sums = file.sums
-        assert sums is not None, f"{file.path} has no checksums"
         for lo, hi in file.doubtful_blocks():
             entries = file.raw_entries(lo, hi)
             with self._dispatcher.lock:  # Without it the checksums could outlive the file.

@@ -12,9 +12,8 @@ from store import format as fmt
 from store.config import MIB
 from store.derived.dispatch import Dispatcher
 from store.derived.log_walk import LogWalk
-from store.derived.queues.consume_queue import UNIT_SIZE_BYTES, ConsumeQueue
+from store.derived.queues.consume_queue import UNIT_SIZE_BYTES, ConsumeQueue, Doubt
 from store.derived.queues.consume_queues import ConsumeQueues
-from store.derived.queues.environment import Doubt
 from store.errors import CorruptionError, DerivedFileError, FileSystemError, PositionRangeError
 from store.log.record_log import RecordLog
 from store.stats import StoreCounters
@@ -56,7 +55,6 @@ class UnitMender:
         CorruptionError when the log is damaged there as well.
         """
         queue, lo, hi = doubt.queue, doubt.lo, doubt.hi
-        assert isinstance(queue, ConsumeQueue)
         size_bytes = sum(max(0, unit[1]) for unit in _UNIT.iter_unpack(doubt.units))
         if self.at_once_size_bytes_max is not None and size_bytes > PROOF_SIZE_BYTES_MAX:
             raise queue.damage_error(lo, hi)
@@ -150,7 +148,7 @@ class UnitMender:
     def _write(self, queue: ConsumeQueue, offset: int, units: bytes, number: int) -> None:
         hi = offset + len(units) // UNIT_SIZE_BYTES
         with self._dispatcher.lock:
-            is_there = queue.first_file_offset <= offset and hi <= queue.max_offset
+            is_there = queue.file_lo <= offset and hi <= queue.max_offset
             if not is_there or not self._changes.is_unchanged(number):
                 raise PositionRangeError("queue offset", hi, queue.min_offset, queue.max_offset)
             self._queues.mend(queue, offset, units)
@@ -217,7 +215,7 @@ class UnitMender:
             raise DerivedFileError(self._queues.directory, 0, field, "there", "no files")
         lo, hi = offset, offset + len(units) // UNIT_SIZE_BYTES
         try:
-            if queue.first_file_offset > lo or hi > queue.max_offset:
+            if queue.file_lo > lo or hi > queue.max_offset:
                 raise PositionRangeError("queue offset", lo, queue.min_offset, queue.max_offset)
             stored = queue.raw_units(lo, hi)
             is_hidden = lo < queue.min_offset and self._log.min_position <= position

@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator
 
 from store.config import StoreConfig
+from store.derived.keys.key_sums import IndexShape
 from store.errors import LayoutError
 from store.files.descriptor_cache import DescriptorCache
 from store.fsck.checks.container import LedgerCheck, PlainCheck, check_other_units
@@ -209,8 +210,7 @@ class Check:
             self.fs,
             self.descriptors,
             self.root,
-            slot_count=config.index_slot_count,
-            entry_count=config.index_entry_count,
+            IndexShape(config.index_slot_count, config.index_entry_count),
             min_position=begin_position,
             trust=trust,
         )

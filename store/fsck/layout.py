@@ -15,6 +15,7 @@ from typing import Final, Literal
 from store import format as fmt
 from store.config import MIB, StoreConfig
 from store.derived.keys.index_files import DIRECTORY as INDEX_DIRECTORY
+from store.derived.keys.key_sums import IndexShape
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.errors import FileSystemError, LayoutError
@@ -177,14 +178,14 @@ def index_names(fs: FileSystem, directory: str) -> list[str]:
     return [n for n in names if len(n) == fmt.INDEX_FILE_NAME_DIGITS and n.isdecimal()]
 
 
-def _index_shape(fs: FileSystem, directory: str) -> tuple[int, int] | None:
-    """Return (slots, entries) that most key index files prove; None when none does."""
-    default = (_DEFAULT.index_slot_count, _DEFAULT.index_entry_count)
-    votes: Counter[tuple[int, int]] = Counter()
+def _index_shape(fs: FileSystem, directory: str) -> IndexShape | None:
+    """Return the shape that most key index files prove; None when none does."""
+    default = IndexShape(_DEFAULT.index_slot_count, _DEFAULT.index_entry_count)
+    votes: Counter[IndexShape] = Counter()
     for name in index_names(fs, directory):
         path = os.path.join(directory, name)
         size_bytes = os.stat(path).st_size
-        if size_bytes == index_size_bytes(*default):
+        if size_bytes == default.size_bytes:
             votes[default] += 1
             continue
         fd = fs.open(path, read_only=True)
@@ -199,19 +200,13 @@ def _index_shape(fs: FileSystem, directory: str) -> tuple[int, int] | None:
     return max(votes, key=lambda shape: votes[shape]) if votes else None
 
 
-def index_size_bytes(slot_count: int, entry_count: int) -> int:
-    """Return the size of a key index file (3.1)."""
-    slots_size_bytes = slot_count * fmt.INDEX_SLOT_SIZE_BYTES
-    return fmt.INDEX_HEADER_SIZE_BYTES + slots_size_bytes + entry_count * fmt.INDEX_ENTRY_SIZE_BYTES
-
-
-def _shape_of(fs: FileSystem, fd: int, path: str, size_bytes: int) -> tuple[int, int] | None:
+def _shape_of(fs: FileSystem, fd: int, path: str, size_bytes: int) -> IndexShape | None:
     """Find where the entries begin, in two ways, so that one damaged field does not hide it.
 
     The entries end with the file. So the last one that is not zero, and the count of the header,
     give the place of the first one; the begin position of the header gives it, too.
     """
-    if size_bytes < index_size_bytes(1, 2):
+    if size_bytes < IndexShape(1, 2).size_bytes:
         return None
     header = fs.read_at(fd, path, 0, fmt.INDEX_HEADER_SIZE_BYTES)
     _, _, begin_position, _, _, count = fmt.INDEX_HEADER.unpack(header)
@@ -249,9 +244,9 @@ def _last_entry_at(fs: FileSystem, fd: int, path: str, size_bytes: int) -> int |
     return None
 
 
-def _shape(size_bytes: int, entries_at: int) -> tuple[int, int]:
+def _shape(size_bytes: int, entries_at: int) -> IndexShape:
     slots_size_bytes = entries_at - fmt.INDEX_HEADER_SIZE_BYTES
-    return (
+    return IndexShape(
         slots_size_bytes // fmt.INDEX_SLOT_SIZE_BYTES,
         (size_bytes - entries_at) // fmt.INDEX_ENTRY_SIZE_BYTES,
     )

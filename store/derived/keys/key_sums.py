@@ -7,7 +7,7 @@ closed, and until then the slots in memory count. Must not know keys, nor what f
 whose checksum differs.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.derived.queues.unit_sums import SumTail
@@ -21,14 +21,31 @@ _SLOT: Final = fmt.INDEX_SLOT_SIZE_BYTES
 _HEADER_NUMBER: Final = 0
 
 
+class IndexShape(NamedTuple):
+    """The sizes of a key index file."""
+
+    slot_count: int
+    entry_count: int
+
+    @property
+    def entries_at(self) -> int:
+        """Byte of entry 0."""
+        return fmt.INDEX_HEADER_SIZE_BYTES + self.slot_count * _SLOT
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file: 420,000,040 bytes with RocketMQ's defaults (3.1)."""
+        return self.entries_at + self.entry_count * _ENTRY
+
+
 class KeySums:
     """The checksums of one index file. Its writer calls `begin`, `put`, `open` and `save`."""
 
     __slots__ = ("_entries_number", "_entry_count", "_files", "_name", "tail")
 
-    def __init__(self, files: SumFiles, name: str, slot_count: int, entry_count: int) -> None:
-        self._files, self._name, self._entry_count = files, name, entry_count
-        self._entries_number = 1 + -(-slot_count // SLOTS_PER_BLOCK)
+    def __init__(self, files: SumFiles, name: str, shape: IndexShape) -> None:
+        self._files, self._name, self._entry_count = files, name, shape.entry_count
+        self._entries_number = 1 + -(-shape.slot_count // SLOTS_PER_BLOCK)
         self.tail = SumTail(0, 1, -1)
         """The last block of entries."""
 

@@ -15,12 +15,12 @@ zeros. Offsets are record numbers, positions are bytes of the log, `at` is a byt
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.derived.queues.environment import UNIT_SIZE_BYTES, Doubt, QueueEnvironment
+from store.derived.queues.tail_files import TailFiles
 from store.derived.queues.unit_sums import UnitSums
-from store.derived.sum_files import UNKNOWN
+from store.derived.sum_files import UNKNOWN, SumFiles
 from store.errors import (
     CorruptionError,
     DerivedDamageError,
@@ -30,18 +30,82 @@ from store.errors import (
     QueueOrderError,
 )
 from store.files import failpoints
+from store.files.descriptor_cache import DescriptorCache
 from store.files.failpoints import hit
+from store.files.file_system import FileSystem
 from store.files.staging import stage
-
-__all__ = ["FILLER", "UNIT_SIZE_BYTES", "ConsumeQueue", "IsBefore", "QueueEnvironment", "Unit"]
 
 Unit = tuple[int, int, int]  # Position, size in bytes, tags code.
 IsBefore = Callable[[int, int], bool]  # (position, size in bytes) -> left of what is searched.
 
+UNIT_SIZE_BYTES: Final = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
 FILLER: Final = fmt.CONSUME_QUEUE_UNIT.pack(0, fmt.CONSUME_QUEUE_FILLER_SIZE, 0)
 _unpack_unit: Final = fmt.CONSUME_QUEUE_UNIT.unpack_from
 _CHECKED_UNITS: Final = 1024  # Units before the end that recovery compares with each other.
 _TRIES: Final = 4  # Reads of a block that is cut or grows beside them.
+
+
+class Doubt(NamedTuple):
+    """A block of units that may not be what was written: the offsets [lo, hi), as they were read.
+
+    `is_known`: the block's checksum is known, and differs. Else it is not known.
+    """
+
+    queue: "ConsumeQueue"
+    lo: int
+    hi: int
+    units: bytes
+    is_known: bool
+
+
+OnDoubt = Callable[[Doubt], bytes]
+"""Returns the right units of the block. Raises DerivedDamageError while it cannot."""
+
+
+def _no_log(doubt: Doubt) -> bytes:
+    """Return the units unless they are known to be wrong: there is no log to compare with."""
+    if doubt.is_known:
+        raise doubt.queue.damage_error(doubt.lo, doubt.hi)
+    return doubt.units
+
+
+class QueueEnvironment:
+    """The environment that all queues of one store share."""
+
+    __slots__ = (
+        "descriptors",
+        "directory",
+        "fs",
+        "new_names",
+        "on_doubt",
+        "sums",
+        "tail_files",
+        "units_per_file",
+    )
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        units_per_file: int,
+        descriptors: DescriptorCache,
+        sums: SumFiles,
+    ) -> None:
+        self.fs = fs
+        self.directory = directory
+        self.units_per_file = units_per_file
+        self.descriptors = descriptors
+        self.tail_files: Final = TailFiles(descriptors)
+        self.sums = sums
+        self.on_doubt: OnDoubt = _no_log
+        self.new_names: set[str] = set()
+        """Directories above queues that got a name which is not durable. Changed by adding only;
+        a sync replaces the set."""
+
+    @property
+    def file_size_bytes(self) -> int:
+        """Size of every queue file."""
+        return self.units_per_file * UNIT_SIZE_BYTES
 
 
 class ConsumeQueue:
@@ -54,10 +118,10 @@ class ConsumeQueue:
     __slots__ = (
         "_environment",
         "_file_hi",
-        "_file_lo",
         "_is_cut_pending",
         "_may_have_more",
         "built_position",
+        "file_lo",
         "has_new_names",
         "max_offset",
         "min_offset",
@@ -72,7 +136,7 @@ class ConsumeQueue:
         self._environment = environment
         self.topic = topic
         self.queue_id = queue_id
-        self._file_lo = 0  # First offset of the first file; equal to _file_hi without files.
+        self.file_lo = 0  # First offset of the first file; equal to _file_hi without files.
         self._file_hi = 0  # Offset after the last file.
         self.min_offset = 0
         self.max_offset = 0  # The next offset. Published after the bytes.
@@ -87,7 +151,7 @@ class ConsumeQueue:
     @property
     def has_files(self) -> bool:
         """Whether a unit was ever put, or recovered."""
-        return self._file_lo < self._file_hi
+        return self.file_lo < self._file_hi
 
     # --- Names ---
 
@@ -157,11 +221,6 @@ class ConsumeQueue:
     def raw_units(self, lo: int, hi: int) -> bytes:
         """Return the units [lo, hi) as the files have them, right or wrong; errors as a read."""
         return self._read(lo, hi)
-
-    @property
-    def first_file_offset(self) -> int:
-        """First offset that the files have room for; equal to `max_offset` or less."""
-        return self._file_lo
 
     def damage_error(self, lo: int, hi: int) -> DerivedDamageError:
         """Return the error for damage that a reader met in the units [lo, hi)."""
@@ -311,12 +370,12 @@ class ConsumeQueue:
 
         Fillers come before it, as RocketMQ's fillPreBlank. Raises as `put`.
         """
-        self._file_lo = self._file_hi = self._file_of(offset)
-        fillers = FILLER * (offset - self._file_lo)
+        self.file_lo = self._file_hi = self._file_of(offset)
+        fillers = FILLER * (offset - self.file_lo)
         self._add_file(fillers)
-        self.sums.begin(self._file_lo, offset, fillers)
+        self.sums.begin(self.file_lo, offset, fillers)
         self.min_offset = self.max_offset = offset
-        self.synced_offset = self._file_lo
+        self.synced_offset = self.file_lo
 
     def _write(self, offset: int, units: bytes) -> None:
         """Write units that may reach into files that do not exist yet."""
@@ -379,7 +438,7 @@ class ConsumeQueue:
         Not durable yet: the next sync includes them. Raises StoreFullError or FileSystemError.
         """
         hi = offset + len(units) // UNIT_SIZE_BYTES
-        assert self._file_lo <= offset < hi <= self.max_offset, f"{offset} to {hi} of {self}"
+        assert self.file_lo <= offset < hi <= self.max_offset, f"{offset} to {hi} of {self}"
         self._write(offset, units)
         self.synced_offset = min(self.synced_offset, offset)
         self.min_offset = min(self.min_offset, offset)
@@ -393,7 +452,7 @@ class ConsumeQueue:
         """
         environment = self._environment
         hi = self.max_offset
-        lo = max(self.synced_offset, self._file_lo)
+        lo = max(self.synced_offset, self.file_lo)
         # The file of the next unit is included: a cut has changed it.
         last = min(hi, self._file_hi - 1)
         for file_lo in range(self._file_of(lo), last + 1, environment.units_per_file):
@@ -423,7 +482,7 @@ class ConsumeQueue:
         if not names:
             return
         step = self._environment.units_per_file
-        self._file_lo = int(names[0]) // UNIT_SIZE_BYTES
+        self.file_lo = int(names[0]) // UNIT_SIZE_BYTES
         self._file_hi = int(names[-1]) // UNIT_SIZE_BYTES + step
 
         def is_before(position: int, size_bytes: int) -> bool:
@@ -432,13 +491,13 @@ class ConsumeQueue:
             return size_bytes > 0 and 0 <= position < hi_position
 
         last = self._file_hi - step
-        while last > self._file_lo and self._search(last, last + 1, is_before, self._read) == last:
+        while last > self.file_lo and self._search(last, last + 1, is_before, self._read) == last:
             last -= step
         hi = self._search(last, last + step, is_before, self._read)
         # Fillers can be in the first file only, and only before everything else.
         self.min_offset = self._search(
-            self._file_lo,
-            min(hi, self._file_lo + step),
+            self.file_lo,
+            min(hi, self.file_lo + step),
             lambda position, size_bytes: size_bytes == fmt.CONSUME_QUEUE_FILLER_SIZE,
             self._read,
         )
@@ -449,7 +508,7 @@ class ConsumeQueue:
             self.built_position = position + size_bytes
         self.sums.open(hi)
         # After a crash of the process alone, units and names may be in the page cache only.
-        self.synced_offset = hi if is_clean else self._file_lo
+        self.synced_offset = hi if is_clean else self.file_lo
         self.has_new_names = not is_clean
         has_more = hi < self._file_hi and self._read(hi, hi + 1) != bytes(UNIT_SIZE_BYTES)
         if has_more or not is_clean:
@@ -532,7 +591,7 @@ class ConsumeQueue:
         environment, fs = self._environment, self._environment.fs
         hit("consume_queue.cut")
         # The first file stays even when empty: its name, and its fillers, keep the next offset.
-        while self._file_hi - environment.units_per_file >= max(self.max_offset, self._file_lo + 1):
+        while self._file_hi - environment.units_per_file >= max(self.max_offset, self.file_lo + 1):
             self._delete_file(self._file_hi - environment.units_per_file)
             self._file_hi -= environment.units_per_file
         if self.max_offset < self._file_hi:
@@ -566,10 +625,10 @@ class ConsumeQueue:
         """
         self.correct_min_offset(min_position)
         step, count = self._environment.units_per_file, 0
-        while self._file_lo + step < self._file_hi and self._file_lo + step <= self.min_offset:
+        while self.file_lo + step < self._file_hi and self.file_lo + step <= self.min_offset:
             hit("consume_queue.delete")
-            self._delete_file(self._file_lo)
-            self._file_lo += step
+            self._delete_file(self.file_lo)
+            self.file_lo += step
             count += 1
         return count
 

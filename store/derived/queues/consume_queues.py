@@ -11,8 +11,7 @@ from collections.abc import Iterator, KeysView
 from typing import Final
 
 from store.config import StoreConfig
-from store.derived.queues.consume_queue import ConsumeQueue
-from store.derived.queues.environment import OnDoubt, QueueEnvironment
+from store.derived.queues.consume_queue import ConsumeQueue, OnDoubt, QueueEnvironment
 from store.derived.sum_files import SumFiles
 from store.errors import DerivedFileError
 from store.files.descriptor_cache import DescriptorCache, affordable_count

@@ -14,13 +14,14 @@ from typing import Final
 
 from store import format as fmt
 from store.derived.keys.index_files import DIRECTORY
+from store.derived.keys.key_sums import IndexShape
 from store.errors import FileSystemError
 from store.files.descriptor_cache import DescriptorCache
 from store.files.file_system import FileSystem
 from store.fsck.checks.log import Bad
 from store.fsck.checks.meta import Trust
 from store.fsck.files import SCAN_SIZE_BYTES, odd_file
-from store.fsck.layout import index_names, index_size_bytes
+from store.fsck.layout import index_names
 from store.fsck.types import Finding, Part, Severity
 
 FINDINGS_MAX: Final = 20  # For each file: all have the same remedy, a rebuild.
@@ -61,9 +62,8 @@ class IndexCheck:
         fs: FileSystem,
         descriptors: DescriptorCache,
         root: str,
+        shape: IndexShape,
         *,
-        slot_count: int,
-        entry_count: int,
         min_position: int,
         trust: Trust,
     ) -> None:
@@ -72,8 +72,8 @@ class IndexCheck:
         file.
         """
         self._fs, self._descriptors, self._root = fs, descriptors, root
-        self._slot_count, self._entry_count = slot_count, entry_count
-        self._entries_at = _SLOTS_AT + slot_count * fmt.INDEX_SLOT_SIZE_BYTES
+        self._slot_count, self._entry_count = shape
+        self._entries_at, self._size_bytes = shape.entries_at, shape.size_bytes
         self._min_position, self._required_position = min_position, trust.required_position
         self._is_clean = trust.is_clean
         self._bad: list[Bad] = []
@@ -86,7 +86,7 @@ class IndexCheck:
     def _list(self) -> list[str]:
         directory = os.path.join(self._root, DIRECTORY)
         names = index_names(self._fs, directory)
-        size_bytes = index_size_bytes(self._slot_count, self._entry_count)
+        size_bytes = self._size_bytes
         for name in self._fs.list_directory(directory):
             path = f"{DIRECTORY}/{name}"
             if name not in names:
@@ -276,7 +276,7 @@ class IndexCheck:
         if self._read(file, self._entries_at, _STEP) != bytes(_STEP):
             yield from self._report(file, self._entries_at, "entry 0", "zeros", "not zeros")
         at = self._entries_at + file.hi * _STEP
-        hi = index_size_bytes(self._slot_count, self._entry_count)
+        hi = self._size_bytes
         while at < hi:
             data = self._read(file, at, min(SCAN_SIZE_BYTES, hi - at))
             rest = data.lstrip(b"\0")

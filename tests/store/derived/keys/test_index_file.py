@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.derived.keys.index_file import IndexFile, create_index_file, file_size_bytes
+from store.derived.keys.index_file import IndexFile, create_index_file
+from store.derived.keys.key_sums import IndexShape, KeySums
+from store.derived.sum_files import SumFiles
 from store.errors import ClosedError, DerivedFileError
 from store.files.failpoints import armed
 from store.files.file_system import FileSystem
@@ -20,17 +22,23 @@ ALWAYS = {"begin_unix_ms": 0, "end_unix_ms": 1 << 62, "hi_position": (1 << 63) -
 
 
 def make(root: Path, *, slots: int = 8, entries: int = 20, name: str = "1") -> IndexFile:
-    return create_index_file(
-        FileSystem(), str(root / name), slot_count=slots, entry_count=entries, before=None
-    )
+    shape, path = IndexShape(slots, entries), str(root / name)
+    return create_index_file(FileSystem(), path, shape, no_sums(path, shape), None)
+
+
+def no_sums(path: str, shape: IndexShape) -> KeySums:
+    """Checksums of which none is known."""
+    return KeySums(SumFiles(f"{path}.sums", "keys"), "1", shape)
 
 
 def reopen(file: IndexFile) -> IndexFile:
     file.close()
+    return open_file(file.path, IndexShape(file.slot_count, file.entry_count))
+
+
+def open_file(path: str, shape: IndexShape) -> IndexFile:
     fs = FileSystem()
-    return IndexFile(
-        fs, file.path, fs.open(file.path), slot_count=file.slot_count, entry_count=file.entry_count
-    )
+    return IndexFile(fs, path, fs.open(path), shape, no_sums(path, shape))
 
 
 def put(file: IndexFile, *keys: tuple[int, int, int]) -> int:
@@ -61,7 +69,7 @@ def test_hashes_have_the_published_values(
 
 
 def test_the_default_file_has_the_published_size() -> None:
-    assert file_size_bytes(slot_count=5_000_000, entry_count=20_000_000) == 420_000_040
+    assert IndexShape(5_000_000, 20_000_000).size_bytes == 420_000_040
 
 
 def test_entries_slots_and_header_are_where_rocketmq_has_them(tmp_path: Path) -> None:
@@ -84,8 +92,7 @@ def test_a_file_made_elsewhere_is_read(tmp_path: Path) -> None:
     header = struct.pack(">qqqqii", NOW, NOW + 7000, 100, 300, 1, 3)
     path = tmp_path / "1"
     path.write_bytes(header + slots + entries + bytes(40))
-    fs = FileSystem()
-    file = IndexFile(fs, str(path), fs.open(str(path)), slot_count=8, entry_count=5)
+    file = open_file(str(path), IndexShape(8, 5))
     file.check()
     assert candidates(file, 4, **ALWAYS) == [300, 100]
     assert candidates(file, 12, **ALWAYS) == [], "same slot, other hash"
