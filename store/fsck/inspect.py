@@ -6,17 +6,20 @@ Sources: storage-formats 0.3, 2.1, 3.1, 4.1.
 """
 
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from store import format as fmt
+from store.config import StoreConfig
 from store.derived.keys.index_files import DIRECTORY as INDEX_DIRECTORY
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.derived.queues.consume_queues import queue_names
 from store.durability import checkpoint
-from store.errors import LayoutError
 from store.files.descriptor_cache import DescriptorCache
 from store.fsck.checks.meta import read_starts, read_trust, stray_files
-from store.fsck.files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, holder_of
+from store.fsck.files import OPEN_FILES_MAX, Place, ReadOnlyFileSystem, Segments, holder_of
 from store.fsck.layout import GivenSettings, Layout, detect, index_names
 from store.fsck.types import NO_OWNER_FILES, OwnerFiles, Part, Severity
 
@@ -31,7 +34,11 @@ def inspect(
 
     Raises LayoutError when there is no store or it cannot be told how to read it, FileSystemError.
     """
-    return Inspection(root, given, owner).row()
+    inspection = _Inspection(root, given, owner)
+    try:
+        return inspection.row()
+    finally:
+        inspection.place.descriptors.close()
 
 
 def readable_time(unix_ms: int) -> str | None:
@@ -42,28 +49,21 @@ def readable_time(unix_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Inspection:
+class _Inspection:
     """One inspection of one directory."""
 
     def __init__(self, root: str, given: GivenSettings | None, owner: OwnerFiles) -> None:
-        if not os.path.isdir(root):
-            raise LayoutError(root, "a store directory", "no directory")
         self._root, self._owner = root, owner
         self._fs = ReadOnlyFileSystem()
         self._layout: Layout = detect(self._fs, root, given)
         self._config = self._layout.config
-        self._descriptors = DescriptorCache(self._fs, OPEN_FILES_MAX)
+        self.place = Place(self._fs, DescriptorCache(self._fs, OPEN_FILES_MAX), root)
 
     def row(self) -> Row:
         """Read the parts that are cheap to read."""
-        try:
-            return self._row()
-        finally:
-            self._descriptors.close()
-
-    def _row(self) -> Row:
         root, layout = self._root, self._layout
-        log = self._segments(layout.log_directory, self._config.file_size_bytes)
+        size_bytes = self._config.file_size_bytes
+        log = Segments(self.place, layout.log_directory, size_bytes, Part.LOG)
         trust, _ = read_trust(self._fs, root, log_is_empty=not log.files)
         mark = trust.mark
         free_bytes, disk_bytes = self._fs.free_bytes(root)
@@ -107,10 +107,6 @@ class Inspection:
             "checkpoint": self._checkpoint(),
         }
 
-    def _segments(self, directory: str, file_size_bytes: int) -> Segments:
-        place = self._descriptors, self._fs, self._root
-        return Segments(*place, directory, file_size_bytes, Part.LOG)
-
     def _settings(self) -> list[Row]:
         return [
             {"setting": name, "value": getattr(self._config, name), "from": source}
@@ -129,7 +125,7 @@ class Inspection:
             starts, _, _ = read_starts(self._fs, self._root, directory)
             unit = fmt.INDEX_UNIT_SIZE_BYTES
             units = self._config.ledger_index_units_per_file * unit
-            index = self._segments(f"{directory}/index", units)
+            index = Segments(self.place, f"{directory}/index", units, Part.LEDGER_INDEX)
             row["first_index"] = starts[0].link.entry_index + 1
             # A unit ends with a term, which is not zero as a rule, so the last one is found so.
             row["last_index"] = (index.dirty_hi() + unit - 1) // unit - 1
@@ -138,25 +134,16 @@ class Inspection:
     # --- Derived files ---
 
     def _queues(self, min_position: int) -> list[Row]:
-        rows: list[Row] = []
-        top = os.path.join(self._root, QUEUE_DIRECTORY)
-        for topic in self._fs.list_directory(top):
-            path = os.path.join(top, topic)
-            names = self._fs.list_directory(path) if os.path.isdir(path) else []
-            for queue_id in sorted(int(n) for n in names if n.isdecimal()):
-                size_bytes = self._config.consume_queue_units_per_file * UNIT_SIZE_BYTES
-                files = self._segments(f"{QUEUE_DIRECTORY}/{topic}/{queue_id}", size_bytes)
-                lo, hi = queue_offsets(files, min_position)
-                rows.append(
-                    {
-                        "topic": topic,
-                        "queue_id": queue_id,
-                        "min_offset": lo,
-                        "max_offset": hi,
-                        "file_count": len(files.files),
-                    }
-                )
-        return rows
+        return [
+            {
+                "topic": queue.topic,
+                "queue_id": queue.queue_id,
+                "min_offset": queue.lo_offset,
+                "max_offset": queue.hi_offset,
+                "file_count": queue.file_count,
+            }
+            for queue in queue_ranges(self.place, self._config, min_position)
+        ]
 
     def _index_files(self) -> list[Row]:
         rows: list[Row] = []
@@ -205,25 +192,33 @@ class Inspection:
         return total
 
 
-def queue_offsets(files: Segments, min_position: int) -> tuple[int, int]:
-    """Return (first offset of a kept record, next offset) of a queue, by binary search.
+class QueueRange(NamedTuple):
+    """The offsets [lo_offset, hi_offset) of a queue whose records are at or behind a position."""
+
+    topic: str
+    queue_id: int
+    lo_offset: int
+    hi_offset: int
+    file_count: int
+
+
+def queue_ranges(place: Place, config: StoreConfig, position: int) -> Iterator[QueueRange]:
+    """Find the range of each queue of a directory, by binary search.
 
     Correct for a queue that is not damaged. Fillers and expired units come before, zeros behind.
     """
-    hi = (files.dirty_hi() + UNIT_SIZE_BYTES - 1) // UNIT_SIZE_BYTES if files.files else 0
-    lo = first_unit_at(files, min_position, hi)
-    return lo, hi
-
-
-def first_unit_at(files: Segments, position: int, hi: int) -> int:
-    """Return the first offset before `hi` whose record is at or behind a position, or `hi`."""
-    lo = files.position // UNIT_SIZE_BYTES
-    while lo < hi:
-        middle = (lo + hi) // 2
-        unit = files.read(middle * UNIT_SIZE_BYTES, UNIT_SIZE_BYTES)
-        own, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(unit)
-        if size_bytes == _FILLER_SIZE or own < position:
-            lo = middle + 1
-        else:
-            hi = middle
-    return lo
+    file_size_bytes = config.consume_queue_units_per_file * UNIT_SIZE_BYTES
+    for topic, queue_id in queue_names(place.fs, os.path.join(place.root, QUEUE_DIRECTORY)):
+        directory = f"{QUEUE_DIRECTORY}/{topic}/{queue_id}"
+        files = Segments(place, directory, file_size_bytes, Part.QUEUE)
+        next_offset = hi = (files.dirty_hi() + UNIT_SIZE_BYTES - 1) // UNIT_SIZE_BYTES
+        lo = files.position // UNIT_SIZE_BYTES
+        while lo < hi:
+            middle = (lo + hi) // 2
+            unit = files.read(middle * UNIT_SIZE_BYTES, UNIT_SIZE_BYTES)
+            own, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(unit)
+            if size_bytes == _FILLER_SIZE or own < position:
+                lo = middle + 1
+            else:
+                hi = middle
+        yield QueueRange(topic, queue_id, lo, next_offset, len(files.files))

@@ -18,6 +18,7 @@ from store.derived.keys.index_files import DIRECTORY as INDEX_DIRECTORY
 from store.derived.keys.key_sums import IndexShape
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.derived.queues.consume_queues import queue_names
 from store.errors import FileSystemError, LayoutError
 from store.files.file_system import FileSystem
 from store.log.commit_log import DIRECTORY as COMMIT_LOG_DIRECTORY
@@ -139,7 +140,7 @@ def _rolling(fs: FileSystem, directory: str) -> list[tuple[int, int]]:
     return [
         (int(name), os.stat(os.path.join(directory, name)).st_size)
         for name in fs.list_directory(directory)
-        if len(name) == fmt.FILE_NAME_DIGITS and name.isdecimal()
+        if fmt.is_file_name(name)
     ]
 
 
@@ -161,13 +162,8 @@ def _best_size(sequences: Sequence[list[tuple[int, int]]], multiple_of: int) -> 
 
 def _queue_units(fs: FileSystem, directory: str) -> int | None:
     """Return how many units a consume queue file has."""
-    sequences = []
-    for topic in fs.list_directory(directory):
-        path = os.path.join(directory, topic)
-        if os.path.isdir(path):
-            for queue_id in fs.list_directory(path):
-                if os.path.isdir(os.path.join(path, queue_id)):
-                    sequences.append(_rolling(fs, os.path.join(path, queue_id)))
+    queues = [f"{directory}/{topic}/{queue_id}" for topic, queue_id in queue_names(fs, directory)]
+    sequences = [_rolling(fs, queue) for queue in queues if os.path.isdir(queue)]
     size_bytes = _best_size(sequences, UNIT_SIZE_BYTES)
     return size_bytes and size_bytes // UNIT_SIZE_BYTES
 

@@ -30,7 +30,7 @@ def damaged_ranges(check: Check) -> list[DamagedRange]:
     try:
         return list(walk.ranges(EntryBoundary(check.start.min_position, check.start.link)))
     finally:
-        check.descriptors.close()
+        check.place.descriptors.close()
 
 
 def _read(data: Segments, position: int, size_bytes: int) -> bytes:

@@ -170,7 +170,7 @@ class _Repair:
         directory = os.path.join(self.root, DAMAGED_DIRECTORY)
         self.fs.make_directory(directory)
         name = os.path.basename(path)
-        position = lo + (int(name) if len(name) == fmt.FILE_NAME_DIGITS and name.isdecimal() else 0)
+        position = lo + (int(name) if fmt.is_file_name(name) else 0)
         base = os.path.join(directory, f"{path.replace('/', '_')}-{position}")
         for number in count():
             target = f"{base}.{number}" if number else base
@@ -297,9 +297,8 @@ class _Repair:
         hit("fsck_repair.marks_lowered")
         names = self.fs.list_directory(os.path.join(self.root, self.directory))
         for name in reversed(names):
-            is_file = len(name) == fmt.FILE_NAME_DIGITS and name.isdecimal()
             path = f"{self.directory}/{name}"
-            if is_file and int(name) >= action.position and path != action.path:
+            if fmt.is_file_name(name) and int(name) >= action.position and path != action.path:
                 self._move_aside(path)
         self._replace(action)
 

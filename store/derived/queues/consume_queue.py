@@ -517,8 +517,7 @@ class ConsumeQueue:
     def _load_names(self, may_be_short: bool) -> list[str]:
         """List the files; check sizes and sequence."""
         environment, directory = self._environment, self.directory
-        names = environment.fs.list_directory(directory)
-        names = [n for n in names if len(n) == fmt.FILE_NAME_DIGITS and n.isdecimal()]
+        names = [n for n in environment.fs.list_directory(directory) if fmt.is_file_name(n)]
         expected_at = int(names[0]) if names else 0
         for name in names:
             path = os.path.join(directory, name)

@@ -24,6 +24,17 @@ REBUILD_MARK: Final = "rebuilding"  # A file; RocketMQ passes over what is no di
 QueueKey = tuple[bytes, int]  # Topic, queue id; as in store.record.stamp.
 
 
+def queue_names(fs: FileSystem, directory: str) -> list[tuple[str, int]]:
+    """List (topic, queue id) of a directory; as RocketMQ, other names are passed over."""
+    names = []
+    for topic in fs.list_directory(directory):
+        path = os.path.join(directory, topic)
+        if os.path.isdir(path):
+            ids = [int(i) for i in fs.list_directory(path) if i.isdecimal() and str(int(i)) == i]
+            names += [(topic, queue_id) for queue_id in sorted(ids)]
+    return names
+
+
 class ConsumeQueues:
     """The set of queues. `put`, `truncate` and deletions by one thread at a time.
 
@@ -92,7 +103,7 @@ class ConsumeQueues:
         sweep(self._fs, self.directory)
         if os.path.exists(self._rebuild_mark):
             raise DerivedFileError(self._rebuild_mark, 0, "rebuild", "completed", "unfinished")
-        for topic, queue_id in self._names():
+        for topic, queue_id in queue_names(self._fs, self.directory):
             queue = ConsumeQueue(self._environment, topic, queue_id)
             queue.recover(hi_position, is_clean=is_clean)
             if queue.has_files:
@@ -105,16 +116,6 @@ class ConsumeQueues:
                     self.directory,
                     os.path.dirname(self.directory),
                 }
-
-    def _names(self) -> list[tuple[str, int]]:
-        """List (topic, queue id) of the directory; as RocketMQ, other names are passed over."""
-        names = []
-        for topic in self._fs.list_directory(self.directory):
-            path = os.path.join(self.directory, topic)
-            if os.path.isdir(path):
-                ids = self._fs.list_directory(path)
-                names += [(topic, int(i)) for i in ids if i.isdecimal() and str(int(i)) == i]
-        return names
 
     # --- Building ---
 
@@ -259,7 +260,9 @@ class ConsumeQueues:
                 self._write_mark(next_offsets)
             elif not os.path.exists(self._rebuild_mark):
                 self._write_mark(self._readable_offsets(hi_position))
-            directories = [f"{self.directory}/{t}/{i}" for t, i in self._names()]
+            directories = [
+                f"{self.directory}/{t}/{i}" for t, i in queue_names(self._fs, self.directory)
+            ]
             for directory in directories:
                 for name in fs.list_directory(directory):
                     fs.unlink(os.path.join(directory, name))
@@ -285,7 +288,7 @@ class ConsumeQueues:
     def _readable_offsets(self, hi_position: int) -> dict[QueueKey, int]:
         """Return the next offset of each queue on disk, as far as its files can be read."""
         offsets: dict[QueueKey, int] = {}
-        for topic, queue_id in self._names():
+        for topic, queue_id in queue_names(self._fs, self.directory):
             queue = ConsumeQueue(self._environment, topic, queue_id)
             try:
                 queue.recover(hi_position, is_clean=True, may_be_short=True)

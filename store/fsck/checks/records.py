@@ -11,10 +11,13 @@ from typing import Final
 from store import format as fmt
 from store.config import MIB
 from store.derived.log_walk import said_of
+from store.fsck.checks.container import RecordRun
 from store.fsck.checks.index import IndexCheck, Key
-from store.fsck.checks.log import Bad, RecordRun
+from store.fsck.checks.log import Bad
+from store.fsck.checks.meta import DerivedScope
 from store.fsck.checks.queues import QueueCheck
 from store.fsck.types import Finding, LogFinding, Notice
+from store.record.inner_batches import topics_of
 from store.record.tail import TailReader
 
 _ROUND_SIZE_BYTES: Final = 8 * MIB
@@ -23,21 +26,16 @@ _ROUND_SIZE_BYTES: Final = 8 * MIB
 class DerivedCheck:
     """Takes the records of a log in order, and compares the derived files with them."""
 
-    def __init__(
-        self,
-        queues: QueueCheck,
-        index: IndexCheck,
-        log_finding: LogFinding,
-        without_queues: set[bytes],
-    ) -> None:
-        """Take both checks. `without_queues`: known topics with inner batches; grows."""
-        self._queues, self._index = queues, index
-        self._log_finding = log_finding
+    def __init__(self, scope: DerivedScope, log_finding: LogFinding) -> None:
+        """Take the log. `log_finding` makes findings in records."""
+        self._queues, self._index = QueueCheck(scope, log_finding), IndexCheck(scope)
+        self._bad, self._log_finding = scope.bad, log_finding
         self._tails = TailReader()
         self._units: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
         self._keys: list[Key] = []
         self._collected_bytes = 0
-        self._without_queues = without_queues
+        self._without_queues = topics_of(scope.place.fs, scope.place.root)
+        """Topics with inner batches; grows."""
         self._passed_over: dict[bytes, int] = {}
         self.newest_unix_ms = 0
         """Latest store time of all records."""
@@ -64,9 +62,9 @@ class DerivedCheck:
                 self._keys.append((key_hash, said.position, said.store_unix_ms))
         self._collected_bytes += len(data)
         if self._collected_bytes >= _ROUND_SIZE_BYTES:
-            yield from self.compare()
+            yield from self._compare()
 
-    def compare(self) -> Iterator[Finding]:
+    def _compare(self) -> Iterator[Finding]:
         """Compare the collected units and keys."""
         units, keys = self._units, self._keys
         self._units, self._keys, self._collected_bytes = {}, [], 0
@@ -82,13 +80,12 @@ class DerivedCheck:
 
     def damage(self, bad: Bad) -> Iterator[Finding]:
         """Note bad bytes of the log between the records before and those to come."""
-        yield from self.compare()
-        self._queues.damage(bad)
-        self._index.damage(bad)
+        yield from self._compare()
+        self._bad.append(bad)
 
     def finish(self) -> Iterator[Finding]:
         """Compare the rest, and check that there are no other units and entries."""
-        yield from self.compare()
+        yield from self._compare()
         yield from self._queues.finish(self._without_queues)
         yield from self._index.finish()
 
