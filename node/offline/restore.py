@@ -117,7 +117,11 @@ def restore(backup: Path, settings: Settings, progress: Progress = no_progress) 
     config = replace(settings.store_config(store_host(settings)), preallocate_file_count=0)
     _check_sizes(fs, backup, config)
     fs.make_directory(str(target.parent))
-    _claim(work)
+    try:
+        work.mkdir(DIRECTORY_MODE)
+    except FileExistsError:  # A restore removes only its own.
+        do = "delete it, unless a restore runs there now"
+        raise RestoreError(str(work), "a restore that did not end left it", do) from None
     made = work
     try:
         copy_directory(fs, backup, work, _belongs, progress)
@@ -159,15 +163,6 @@ def _check_places(backup: Path, target: Path) -> None:
         raise RestoreError(str(target), why, "name a directory that is empty, or not there yet")
     if backup in target.parents or backup == target or target in backup.parents:
         raise RestoreError(str(target), f"it lies in or above {backup}", "name another directory")
-
-
-def _claim(work: Path) -> None:
-    """Make the working directory. One that exists is refused: a restore removes only its own."""
-    try:
-        work.mkdir(DIRECTORY_MODE)
-    except FileExistsError:
-        do = "delete it, unless a restore runs there now"
-        raise RestoreError(str(work), "a restore that did not end left it", do) from None
 
 
 def _check_sizes(fs: FileSystem, backup: Path, config: StoreConfig) -> None:
@@ -216,7 +211,7 @@ def _check_bytes(backup: Path, work: Path, config: StoreConfig, progress: Progre
             raise RestoreError(f"{backup} is damaged", str(finding), do)
         if finding.severity in (Severity.DERIVED, Severity.REPAIRABLE):
             mendable.append(finding)
-    apply(str(work), plan(str(work), mendable, given=given), given=given, progress=progress)
+    apply(str(work), plan(str(work), mendable, given=given), progress=progress)
 
 
 def _go_on_alone(
@@ -238,7 +233,14 @@ def _go_on_alone(
         progress=progress,
     ) as log:
         first_index, last_index = log.base_index + 1, log.last_index
-        _refuse_differing(log, former.state_fence)
+        fence = former.state_fence
+        if fence and log.base_index != NO_INDEX and log.received.installed is None:
+            # The state cannot be rebuilt.
+            raise RestoreError(
+                "the state of the backup differs from that of the other nodes",
+                f"{fence}, and its log no longer has all that the state is made of",
+                "name a backup of another node",
+            )
         if last_index == NO_INDEX:
             raise _nothing_in("its log is empty")
         machine = _applied(fs, work, log)
@@ -291,16 +293,6 @@ def _go_on_alone(
     if fatal:
         raise fatal[0]
     return restored
-
-
-def _refuse_differing(log: LedgerLog, fence: str) -> None:
-    """Refuse a state behind a fence, unless it can be rebuilt."""
-    if fence and log.base_index != NO_INDEX and log.received.installed is None:
-        raise RestoreError(
-            "the state of the backup differs from that of the other nodes",
-            f"{fence}, and its log no longer has all that the state is made of",
-            "name a backup of another node",
-        )
 
 
 def _nothing_in(why: str) -> RestoreError:

@@ -56,10 +56,8 @@ class DerivedGuard:
         self.tell: Callable[[str], None] = _ignore
         """Gets the reports for operators, on any thread; see `listen`."""
         self._walk = LogWalk(log)
-        self.units: Final = UnitMender(
-            log, self._walk, self._queues, dispatcher, counters, self._told
-        )
-        self.keys: Final = KeyMender(log, self._walk, self._index, dispatcher, counters, self._told)
+        self.units: Final = UnitMender(log, self._walk, dispatcher, counters, self._told)
+        self.keys: Final = KeyMender(log, self._walk, dispatcher, counters, self._told)
         self._queues.compare_with(self.units.on_doubt)
         self._told_topics: set[bytes] = set()
         dispatcher.on_inner_batches = self._on_inner_batches

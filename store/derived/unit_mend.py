@@ -13,7 +13,6 @@ from store.config import MIB
 from store.derived.dispatch import Dispatcher
 from store.derived.log_walk import LogWalk
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES, ConsumeQueue, Doubt
-from store.derived.queues.consume_queues import ConsumeQueues
 from store.errors import CorruptionError, DerivedFileError, FileSystemError, PositionRangeError
 from store.log.record_log import RecordLog
 from store.stats import StoreCounters
@@ -32,13 +31,12 @@ class UnitMender:
         self,
         log: RecordLog,
         walk: LogWalk,
-        queues: ConsumeQueues,
         dispatcher: Dispatcher,
         counters: StoreCounters,
         tell: Callable[[str], None],
     ) -> None:
         """Take the parts of a store. `tell` gets the reports for operators."""
-        self._log, self._walk, self._queues = log, walk, queues
+        self._log, self._walk, self._queues = log, walk, dispatcher.queues
         self._changes = log.changes
         self._dispatcher, self._counters = dispatcher, counters
         self._tell = tell

@@ -49,7 +49,9 @@ from store.fsck.types import (
     no_progress,
 )
 from store.ledger.entry import check_run
+from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal
 from store.ledger.start import LOG_FROM_ZERO, LogStart
+from store.ledger.walk import EntryBoundary
 
 __all__ = ["Check", "Finding", "GivenSettings", "Severity", "verify"]
 
@@ -134,6 +136,32 @@ class Check:
                 if check_run(first, lo, start.link, file_end_position=file_end).end:
                     return start, True
         return starts[0], False
+
+    def damaged_ranges(self) -> list[DamagedRange]:
+        """Return the ranges of entries below the known good position that a replica has to fetch
+        again, oldest first, as a node of a raft group finds them when it starts.
+
+        Reads the whole log once more. Empty for a plain log, and where it is not known how far the
+        log was good or how it began.
+        """
+        mark, known_good = self.trust.mark, self.trust.known_good_position
+        is_known = not self.is_resetting and self.is_start_proven and known_good != NOWHERE
+        if self.index is None or mark is None or not is_known:
+            return []
+        data, goal = self.data, Goal(known_good, mark.durable_index)
+
+        def read(position: int, size_bytes: int) -> bytes:
+            if (
+                not data.position <= position < data.end_position
+            ):  # A missing file.
+                return bytes(size_bytes)
+            return data.read(position, size_bytes)
+
+        try:
+            walk = DamageWalk(read, self.config.file_size_bytes, goal)
+            return list(walk.ranges(EntryBoundary(self.start.min_position, self.start.link)))
+        finally:
+            self.place.descriptors.close()
 
     # --- Running ---
 

@@ -6,6 +6,7 @@ Sources: storage-formats 0.3, 2.1, 3.1, 4.1.
 """
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -23,7 +24,6 @@ from store.fsck.files import OPEN_FILES_MAX, Place, ReadOnlyFileSystem, Segments
 from store.fsck.layout import GivenSettings, Layout, detect, index_names
 from store.fsck.types import NO_OWNER_FILES, OwnerFiles, Part, Severity
 
-_FILLER_SIZE = fmt.CONSUME_QUEUE_FILLER_SIZE
 Row = dict[str, object]
 
 
@@ -87,12 +87,19 @@ class _Inspection:
             "dispatched_position": mark.dispatched_position if mark else None,
             "dispatched_durable_position": mark.dispatched_durable_position if mark else None,
             "known_good_position": trust.known_good_position if mark else None,
-            "used_bytes": self._used_bytes(),
+            "used_bytes": sum(  # Of the files on disk, holes left out.
+                os.lstat(os.path.join(directory, name)).st_blocks * 512
+                for directory, _, names in os.walk(root)
+                for name in names
+            ),
             "disk_free_bytes": free_bytes,
             "disk_size_bytes": disk_bytes,
             "left_over": [f.path for f in strays if f.severity is Severity.LEFT_OVER],
             "unknown": [f.path for f in strays if f.severity is Severity.UNKNOWN],
-            "settings": self._settings(),
+            "settings": [
+                {"setting": name, "value": getattr(self._config, name), "from": source}
+                for name, source in layout.source.items()
+            ],
             "log_files": [
                 {
                     "file": file.path,
@@ -106,12 +113,6 @@ class _Inspection:
             "index_files": self._index_files(),
             "checkpoint": self._checkpoint(),
         }
-
-    def _settings(self) -> list[Row]:
-        return [
-            {"setting": name, "value": getattr(self._config, name), "from": source}
-            for name, source in self._layout.source.items()
-        ]
 
     def _log_row(self, log: Segments) -> Row:
         """Return how far the log goes, by its last byte that is not zero."""
@@ -183,14 +184,6 @@ class _Inspection:
             for name, value in zip(names, values, strict=True)
         ]
 
-    def _used_bytes(self) -> int:
-        """Return the sum of the sizes of the files on disk, holes left out."""
-        total = 0
-        for directory, _, names in os.walk(self._root):
-            for name in names:
-                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
-        return total
-
 
 class QueueRange(NamedTuple):
     """The offsets [lo_offset, hi_offset) of a queue whose records are at or behind a position."""
@@ -211,14 +204,13 @@ def queue_ranges(place: Place, config: StoreConfig, position: int) -> Iterator[Q
     for topic, queue_id in queue_names(place.fs, os.path.join(place.root, QUEUE_DIRECTORY)):
         directory = f"{QUEUE_DIRECTORY}/{topic}/{queue_id}"
         files = Segments(place, directory, file_size_bytes, Part.QUEUE)
-        next_offset = hi = (files.dirty_hi() + UNIT_SIZE_BYTES - 1) // UNIT_SIZE_BYTES
+        hi = (files.dirty_hi() + UNIT_SIZE_BYTES - 1) // UNIT_SIZE_BYTES
         lo = files.position // UNIT_SIZE_BYTES
-        while lo < hi:
-            middle = (lo + hi) // 2
-            unit = files.read(middle * UNIT_SIZE_BYTES, UNIT_SIZE_BYTES)
+
+        def is_kept(offset: int, files: Segments = files) -> bool:
+            unit = files.read(offset * UNIT_SIZE_BYTES, UNIT_SIZE_BYTES)
             own, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(unit)
-            if size_bytes == _FILLER_SIZE or own < position:
-                lo = middle + 1
-            else:
-                hi = middle
-        yield QueueRange(topic, queue_id, lo, next_offset, len(files.files))
+            return bool(size_bytes != fmt.CONSUME_QUEUE_FILLER_SIZE and own >= position)
+
+        lo += bisect_left(range(lo, hi), True, key=is_kept)
+        yield QueueRange(topic, queue_id, lo, hi, len(files.files))

@@ -29,7 +29,6 @@ from store.files.file_system import FileSystem
 from store.files.staging import TEMPORARY_SUFFIX, is_unfinished, stage
 from store.fsck.checks.meta import DAMAGED_DIRECTORY, read_marks
 from store.fsck.files import PAGE_SIZE_BYTES
-from store.fsck.layout import GivenSettings, detect
 from store.fsck.plan import FINGERPRINT_SIZE_BYTES
 from store.fsck.types import (
     Action,
@@ -54,7 +53,6 @@ def apply(
     actions: Iterable[Action],
     *,
     accept_loss: bool = False,
-    given: GivenSettings | None = None,
     progress: Progress = no_progress,
     fs: FileSystem | None = None,
 ) -> None:
@@ -73,10 +71,10 @@ def apply(
     lock = DirectoryLock(fs, root)
     lock.acquire()
     try:
-        config = next((a.config for a in todo if a.config is not None), None)
-        if config is None:
-            config = detect(fs, root, given).config
-        _Repair(fs, root, config, progress).run(todo)
+        if todo:
+            config = todo[0].config
+            assert config is not None, "an action that no plan made"
+            _Repair(fs, root, config, progress).run(todo)
     finally:
         lock.release()
 

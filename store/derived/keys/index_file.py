@@ -50,6 +50,12 @@ def key_hash(topic: str, key: str) -> int:
     return positive_hash(java_hash(f"{topic}#{key}"))
 
 
+def seconds_since(begin_unix_ms: int, store_unix_ms: int) -> int:
+    """Return the time of an entry in a file that begins at `begin_unix_ms`."""
+    past_ms = store_unix_ms - begin_unix_ms if begin_unix_ms > 0 else 0
+    return min(max(past_ms, 0) // 1000, _SECONDS_MAX)
+
+
 class IndexStep(NamedTuple):
     """One entry that a look-up passed. Positions never rise from one step to the next."""
 
@@ -190,8 +196,7 @@ class IndexFile:
     def _last_counted(self, mapped: mmap.mmap, entry: int, count: int) -> int:
         """Follow a chain to its first entry below `count`, past those of a put that failed."""
         while count <= entry < self.entry_count:
-            at = self._entries_at + entry * _ENTRY_SIZE_BYTES
-            before: int = _ENTRY.unpack_from(mapped, at)[3]
+            before = self._at(mapped, entry)[3]
             entry = before if before < entry else 0
         return entry if 0 < entry < count else 0
 
@@ -434,8 +439,7 @@ class IndexFile:
         if count < self.count:
             self.count = count
             if count > 1:
-                last = self._entries_at + (count - 1) * _ENTRY_SIZE_BYTES
-                _, self.end_position, seconds, _ = _ENTRY.unpack_from(mapped, last)
+                _, self.end_position, seconds, _ = self._at(mapped, count - 1)
                 self.end_unix_ms = self.begin_unix_ms + seconds * 1000 + 999
         self._write_header(mapped)
         self.is_dirty = True

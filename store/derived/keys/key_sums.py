@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.derived.queues.unit_sums import SumTail
-from store.derived.sum_files import SUM_SIZE_BYTES, UNKNOWN, SumFiles, known, seed_of
+from store.derived.sum_files import SUM_SIZE_BYTES, UNKNOWN, SumFiles, known, seed_of, sum_of
 from store.files.checksum import crc32c_extend
 
 SLOTS_PER_BLOCK: Final = 1024
@@ -116,7 +116,7 @@ class KeySums:
 
     def header_sum(self, header: bytes) -> int:
         """Return the checksum of a header."""
-        return known(crc32c_extend(seed_of(self._name, _HEADER_NUMBER), header))
+        return sum_of(self._name, _HEADER_NUMBER, header)
 
     def expected_header(self) -> int:
         """Return the checksum that the header must have; UNKNOWN while it may change."""
@@ -124,7 +124,7 @@ class KeySums:
 
     def slots_sum(self, block: int, slots: bytes) -> int:
         """Return the checksum of a block of slots."""
-        return known(crc32c_extend(seed_of(self._name, 1 + block), slots))
+        return sum_of(self._name, 1 + block, slots)
 
     def expected_slots(self, block: int) -> int:
         """Return the checksum that a block of slots must have; UNKNOWN while it may change."""
@@ -132,7 +132,7 @@ class KeySums:
 
     def entries_sum(self, lo: int, entries: bytes) -> int:
         """Return the checksum of the block of entries that begins with `lo`."""
-        return known(crc32c_extend(self._seed(lo), entries))
+        return sum_of(self._name, self._number(lo), entries)
 
     def expected_entries(self, lo: int, tail: SumTail) -> int:
         """Return the checksum that a block of entries must have, given a `tail`; or UNKNOWN."""

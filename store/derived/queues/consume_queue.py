@@ -13,8 +13,10 @@ zeros. Offsets are record numbers, positions are bytes of the log, `at` is a byt
 """
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from store import format as fmt
@@ -69,38 +71,23 @@ def _no_log(doubt: Doubt) -> bytes:
     return doubt.units
 
 
+@dataclass(slots=True, eq=False)
 class QueueEnvironment:
     """The environment that all queues of one store share."""
 
-    __slots__ = (
-        "descriptors",
-        "directory",
-        "fs",
-        "new_names",
-        "on_doubt",
-        "sums",
-        "tail_files",
-        "units_per_file",
-    )
+    fs: FileSystem
+    directory: str
+    units_per_file: int
+    descriptors: DescriptorCache
+    sums: SumFiles
+    on_doubt: OnDoubt = _no_log
+    new_names: set[str] = field(default_factory=set)
+    """Directories above queues that got a name which is not durable. Changed by adding only; a sync
+    replaces the set."""
+    tail_files: TailFiles = field(init=False)
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        directory: str,
-        units_per_file: int,
-        descriptors: DescriptorCache,
-        sums: SumFiles,
-    ) -> None:
-        self.fs = fs
-        self.directory = directory
-        self.units_per_file = units_per_file
-        self.descriptors = descriptors
-        self.tail_files: Final = TailFiles(descriptors)
-        self.sums = sums
-        self.on_doubt: OnDoubt = _no_log
-        self.new_names: set[str] = set()
-        """Directories above queues that got a name which is not durable. Changed by adding only;
-        a sync replaces the set."""
+    def __post_init__(self) -> None:
+        self.tail_files = TailFiles(self.descriptors)
 
     @property
     def file_size_bytes(self) -> int:
@@ -197,7 +184,7 @@ class ConsumeQueue:
             end = tail.hi if hi > tail.lo else sums.block_hi(sums.block_lo(hi - 1))
             if end < hi:
                 break  # Cut meanwhile.
-            data, parts = self._read(first, end), []
+            data, parts = self.raw_units(first, end), []
             while block_lo < end:
                 block_hi = tail.hi if block_lo == tail.lo else sums.block_hi(block_lo)
                 at = (block_lo - first) * UNIT_SIZE_BYTES
@@ -208,8 +195,7 @@ class ConsumeQueue:
                 elif expected != sums.sum_of(block_lo, part):
                     if tries_left and sums.tail is not tail:
                         break  # The block was cut or grew meanwhile.
-                    is_known = expected != UNKNOWN
-                    doubt = Doubt(self, block_lo, block_hi, part, is_known)
+                    doubt = Doubt(self, block_lo, block_hi, part, expected != UNKNOWN)
                     part = self._environment.on_doubt(doubt)
                 parts.append(part)
                 block_lo = block_hi
@@ -217,10 +203,6 @@ class ConsumeQueue:
                 data = parts[0] if len(parts) == 1 else b"".join(parts)
                 return data[(lo - first) * UNIT_SIZE_BYTES : (hi - first) * UNIT_SIZE_BYTES]
         raise PositionRangeError("queue offset", hi, self.min_offset, self.max_offset)
-
-    def raw_units(self, lo: int, hi: int) -> bytes:
-        """Return the units [lo, hi) as the files have them, right or wrong; errors as a read."""
-        return self._read(lo, hi)
 
     def damage_error(self, lo: int, hi: int) -> DerivedDamageError:
         """Return the error for damage that a reader met in the units [lo, hi)."""
@@ -232,10 +214,7 @@ class ConsumeQueue:
 
     def unit(self, offset: int) -> Unit:
         """Return (position, size in bytes, tags code) of one offset; errors as `read_units`."""
-        position, size_bytes, tags_code = fmt.CONSUME_QUEUE_UNIT.unpack(
-            self.read_units(offset, offset + 1)
-        )
-        return position, size_bytes, tags_code
+        return _unpack_unit(self.read_units(offset, offset + 1))
 
     def search(self, lo: int, hi: int, is_before: IsBefore, *, is_proof_needed: bool = True) -> int:
         """Return the first offset of [lo, hi) whose unit is not `is_before`, or `hi`.
@@ -245,7 +224,7 @@ class ConsumeQueue:
         `read_units`, also for `is_proof_needed`.
         """
         try:
-            first = self._search(lo, hi, is_before, self._read)
+            first = self._search(lo, hi, is_before, self.raw_units)
         except (CorruptionError, PositionRangeError):  # Of the callback, at a wrong place maybe.
             return self._search(lo, hi, is_before, self._read_proved)
         sides = range(max(lo, first - 1), min(hi, first + 1))
@@ -262,17 +241,14 @@ class ConsumeQueue:
 
     @staticmethod
     def _search(lo: int, hi: int, is_before: IsBefore, read: Callable[[int, int], bytes]) -> int:
-        while lo < hi:
-            middle = (lo + hi) // 2
-            position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(read(middle, middle + 1))
-            if is_before(position, size_bytes):
-                lo = middle + 1
-            else:
-                hi = middle
-        return lo
+        def is_behind(offset: int) -> bool:
+            position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(read(offset, offset + 1))
+            return not is_before(position, size_bytes)
 
-    def _read(self, lo: int, hi: int) -> bytes:
-        """Read units of files that exist, whether they are valid or not."""
+        return lo + bisect_left(range(lo, hi), True, key=is_behind)
+
+    def raw_units(self, lo: int, hi: int) -> bytes:
+        """Return the units [lo, hi) as the files have them, right or wrong; errors as a read."""
         environment, parts = self._environment, []
         while lo < hi:
             file_lo = self._file_of(lo)
@@ -424,7 +400,7 @@ class ConsumeQueue:
         skip = max(0, min(self.min_offset - first_offset, len(units) // UNIT_SIZE_BYTES))
         lo, hi = first_offset + skip, first_offset + len(units) // UNIT_SIZE_BYTES
         units = units[skip * UNIT_SIZE_BYTES :]
-        stored = self._read(lo, hi)
+        stored = self.raw_units(lo, hi)
         if stored == units:
             return
         for at in range(0, len(units), UNIT_SIZE_BYTES):
@@ -491,26 +467,28 @@ class ConsumeQueue:
             return size_bytes > 0 and 0 <= position < hi_position
 
         last = self._file_hi - step
-        while last > self.file_lo and self._search(last, last + 1, is_before, self._read) == last:
+        while (
+            last > self.file_lo and self._search(last, last + 1, is_before, self.raw_units) == last
+        ):
             last -= step
-        hi = self._search(last, last + step, is_before, self._read)
+        hi = self._search(last, last + step, is_before, self.raw_units)
         # Fillers can be in the first file only, and only before everything else.
         self.min_offset = self._search(
             self.file_lo,
             min(hi, self.file_lo + step),
             lambda position, size_bytes: size_bytes == fmt.CONSUME_QUEUE_FILLER_SIZE,
-            self._read,
+            self.raw_units,
         )
         self.max_offset = hi
         self._check_order(max(self.min_offset, hi - _CHECKED_UNITS), hi)
         if hi > self.min_offset:
-            position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(self._read(hi - 1, hi))
+            position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(self.raw_units(hi - 1, hi))
             self.built_position = position + size_bytes
         self.sums.open(hi)
         # After a crash of the process alone, units and names may be in the page cache only.
         self.synced_offset = hi if is_clean else self.file_lo
         self.has_new_names = not is_clean
-        has_more = hi < self._file_hi and self._read(hi, hi + 1) != bytes(UNIT_SIZE_BYTES)
+        has_more = hi < self._file_hi and self.raw_units(hi, hi + 1) != bytes(UNIT_SIZE_BYTES)
         if has_more or not is_clean:
             self._cut()
 
@@ -539,7 +517,7 @@ class ConsumeQueue:
     def _check_order(self, lo: int, hi: int) -> None:
         """Check that records follow each other in the log as they do in the queue."""
         before = 0
-        units = self._read(lo, hi)
+        units = self.raw_units(lo, hi)
         unpacked = fmt.CONSUME_QUEUE_UNIT.iter_unpack(units)
         for offset, (position, size_bytes, _) in enumerate(unpacked, lo):
             if position < before or size_bytes < fmt.RECORD_SIZE_BYTES_MIN:

@@ -191,7 +191,9 @@ class ConsumeQueues:
                 # Names after all units: the first directory sync commits the rest of them too.
                 for queue in dirty:
                     queue.sync_names()
-                self._sync_new_names()
+                names, self._environment.new_names = self._environment.new_names, set()
+                for directory in sorted(names, reverse=True):
+                    self._fs.sync_directory(directory)
                 self._environment.sums.write()
             except BaseException:
                 with self._dirty_lock:
@@ -201,13 +203,7 @@ class ConsumeQueues:
     def mend(self, queue: ConsumeQueue, offset: int, units: bytes) -> None:
         """Overwrite wrong units of a queue; see `ConsumeQueue.rewrite`."""
         queue.rewrite(offset, units)
-        with self._dirty_lock:
-            self.dirty[queue] = None
-
-    def _sync_new_names(self) -> None:
-        names, self._environment.new_names = self._environment.new_names, set()
-        for directory in sorted(names, reverse=True):
-            self._fs.sync_directory(directory)
+        self._note_dirty(queue)
 
     # --- Cutting ---
 
@@ -318,8 +314,7 @@ class ConsumeQueues:
             if key not in self._queues and key[0] not in self.inner_batches.topics:
                 queue = ConsumeQueue(self._environment, topic, key[1])
                 queue.begin(int(offset))
-                with self._dirty_lock:
-                    self.dirty[queue] = None
+                self._note_dirty(queue)
                 self._queues[key] = queue
 
     def complete_rebuild(self) -> None:

@@ -193,7 +193,9 @@ def _read(
         first, end = positions[lo], positions[hi - 1] + sizes_bytes[hi - 1]
         is_whole = sum(sizes_bytes[lo:hi]) == end - first
         if not 0 < end - first <= _CLUSTER_SIZE_BYTES_MAX:
-            raise _no_record(queue, chosen.offsets[lo], f"{end - first} bytes at {first}")
+            field = f"size of the record of offset {chosen.offsets[lo]}"
+            actual = f"{end - first} bytes at {first}"
+            raise DerivedFileError(queue.directory, 0, field, "that of a record", actual)
         try:
             data = log.read(first, end - first)
         except PositionRangeError:
@@ -237,11 +239,6 @@ def _whole_hi(positions: list[int], sizes_bytes: list[int], lo: int) -> int:
     while i < len(positions) and positions[i] == positions[i - 1] + sizes_bytes[i - 1]:
         i += 1
     return i
-
-
-def _no_record(queue: ConsumeQueue, offset: int, actual: str) -> DerivedFileError:
-    field = f"size of the record of offset {offset}"
-    return DerivedFileError(queue.directory, 0, field, "that of a record", actual)
 
 
 def _check(data: bytes, queue: ConsumeQueue, chosen: _Chosen, lo: int, hi: int) -> None:

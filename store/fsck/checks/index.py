@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from typing import Final
 
 from store import format as fmt
+from store.derived.keys.index_file import seconds_since
 from store.derived.keys.index_files import DIRECTORY
 from store.derived.keys.key_sums import IndexShape
 from store.errors import FileSystemError
@@ -133,8 +134,7 @@ class IndexCheck:
             if file.begin_ms != unix_ms:
                 yield from self._report(file, 0, "begin time", unix_ms, file.begin_ms)
                 file.begin_ms = unix_ms
-        past_ms = unix_ms - file.begin_ms if file.begin_ms > 0 else 0
-        seconds = min(max(past_ms, 0) // 1000, _SECONDS_MAX)
+        seconds = seconds_since(file.begin_ms, unix_ms)
         before = file.slots[value % self._slot_count]
         wanted = (value, position, seconds, before)
         if entry != wanted:
