@@ -151,9 +151,7 @@ class Check:
         data, goal = self.data, Goal(known_good, mark.durable_index)
 
         def read(position: int, size_bytes: int) -> bytes:
-            if (
-                not data.position <= position < data.end_position
-            ):  # A missing file.
+            if not data.position <= position < data.end_position:  # A missing file.
                 return bytes(size_bytes)
             return data.read(position, size_bytes)
 

@@ -276,13 +276,10 @@ def _has_property_crc(fs: FileSystem, directory: str, *, is_ledger: bool) -> boo
     if not files:
         return None
     path = os.path.join(directory, fmt.file_name(files[0][0]))
-    fd = fs.open(path, read_only=True)
     try:
-        data = fs.read_at(fd, path, 0, min(_SAMPLE_SIZE_BYTES, files[0][1]))
+        data = fs.read_file(path, _SAMPLE_SIZE_BYTES)
     except FileSystemError:
         return None
-    finally:
-        fs.close(fd)
     count = data.count(fmt.MAGIC_V1.to_bytes(4, "big")) + data.count(
         fmt.MAGIC_V2.to_bytes(4, "big")
     )

@@ -112,12 +112,11 @@ class _Planner:
 
     def _removals(self, findings: list[Finding]) -> list[Action]:
         """Return the removals: left-overs go, log files under a wrong name are moved aside."""
-        actions = []
-        for finding in findings:
-            is_misnamed = finding.part is Part.LOG and finding.field == "file name"
-            if finding.severity is Severity.LEFT_OVER or is_misnamed:
-                actions.append(Action(ActionKind.REMOVE, finding.path, finding.actual))
-        return actions
+        return [
+            Action(ActionKind.REMOVE, f.path, f.actual)
+            for f in findings
+            if f.severity is Severity.LEFT_OVER or (f.part is Part.LOG and f.field == "file name")
+        ]
 
     def _start(self, findings: list[Finding]) -> list[Action]:
         bad = [f for f in findings if f.part is Part.START]

@@ -120,16 +120,6 @@ class IndexFile:
         self.end_position, self.used_slot_count = numbers[3:5]
         self.count = max(1, numbers[5])  # A file of zeros is an empty one.
 
-    def begin(self) -> None:
-        """Start a new file, in which no slot has an entry."""
-        self._open_slots()
-        self.sums.begin()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further entry fits."""
-        return self.count >= self.entry_count
-
     @property
     def has_slots(self) -> bool:
         """Whether the file takes entries, so that its slots are in memory."""
@@ -351,8 +341,7 @@ class IndexFile:
         stored = self._read(at, len(data))
         if stored != data:
             self._fs.write_at(self._fd, self.path, at, data)
-        self._fs.write_at(self._fd, self.path, 0, self._header())
-        self.is_dirty = True
+        self.rewrite_header()
         if self._slots is None:
             self.sums.save(self._header(), data)
         blocks = (slice(lo, lo + 4096) for lo in range(0, len(data), 4096))  # Fast: appends wait.
@@ -584,7 +573,8 @@ def create_index_file(
         fs.write_at(fd, temporary, 0, header)
         fs.sync(fd, temporary)
         file = IndexFile(fs, path, fd, shape, sums)
-        file.begin()
+        file._open_slots()
+        sums.begin()
         fs.rename(temporary, path)
     except BaseException:
         fs.close(fd)

@@ -156,7 +156,7 @@ class IndexFiles:
         lo += min(same_count, self._end_key_count)
         while lo < len(hashes):
             file = self.files[-1] if self.files else None
-            if file is None or file.is_full:
+            if file is None or file.count >= file.entry_count:
                 file = self._roll(file)
             hi = file.put(hashes, positions, store_unix_ms, lo=lo)
             assert hi > lo, f"{file.path}: takes no entry"
@@ -230,10 +230,6 @@ class IndexFiles:
                     is_listed = file in self.files
                 if is_listed:  # Else it expired meanwhile, with its records.
                     raise
-
-    def file_at(self, path: str) -> IndexFile | None:
-        """Return the file of a path, unless it is gone."""
-        return next((file for file in self.files if file.path == path), None)
 
     # --- Durability ---
 
