@@ -15,6 +15,7 @@ from store.files.failpoints import armed
 from store.files.file_system import FileSystem
 from store.record.message import java_hash, positive_hash, tags_code
 from tests.seeds import examples
+from tests.store.overwrites import overwrite
 from tests.store.vectors import HASHES
 
 NOW = 1_700_000_000_123
@@ -155,9 +156,7 @@ def test_a_chain_that_leads_elsewhere_is_damage(
 ) -> None:
     file = make(tmp_path)
     put(file, *[(1, n * 10, NOW) for n in range(5)])
-    data = bytearray(content(file))
-    struct.pack_into(">i", data, at, value)
-    Path(file.path).write_bytes(data)
+    overwrite(file.path, at, struct.pack(">i", value))
     with pytest.raises(DerivedFileError, match=field):
         candidates(reopen(file), 1, **ALWAYS)
 
@@ -187,9 +186,7 @@ def test_recovery_rebuilds_slots_and_header_from_the_entries(
         triples.append((value, position, NOW + position * 10))
     file = make(root)
     put(file, *triples)
-    data = bytearray(content(file))
-    data[40 : 40 + len(wreck)] = wreck
-    Path(file.path).write_bytes(data)
+    overwrite(file.path, 40, wreck)
     file = reopen(file)
     file.count = min(file.entry_count, file.count + count)  # A header newer than its entries.
     file.recover(keep, is_cached=False)
@@ -244,9 +241,8 @@ def test_entries_that_cannot_be_are_damage(tmp_path: Path) -> None:
     for at, value, field in ((4, 5, "entry"), (0, -1, "entry"), (16, 1, "entry")):
         file = make(tmp_path, name=f"{at}")
         put(file, *[(n, 100 + n, NOW) for n in range(5)])
-        data = bytearray(content(file))
-        struct.pack_into(">q" if at == 4 else ">i", data, 40 + 32 + 3 * 20 + at, value)
-        Path(file.path).write_bytes(data)
+        packed = struct.pack(">q" if at == 4 else ">i", value)
+        overwrite(file.path, 40 + 32 + 3 * 20 + at, packed)
         with pytest.raises(DerivedFileError, match=field):
             reopen(file).recover(1 << 40, is_cached=False)
 
@@ -255,8 +251,7 @@ def test_entries_that_cannot_be_are_damage(tmp_path: Path) -> None:
 def test_a_header_that_does_not_fit_the_entries_is_damage(tmp_path: Path, flip: int) -> None:
     file = make(tmp_path)
     put(file, *[(n, 100 + n, NOW) for n in range(5)])
-    data = bytearray(content(file))
-    data[min(flip, 39)] ^= 4 if flip > 39 else 1
-    Path(file.path).write_bytes(data)
+    at = min(flip, 39)
+    overwrite(file.path, at, bytes([content(file)[at] ^ (4 if flip > 39 else 1)]))
     with pytest.raises(DerivedFileError):
         reopen(file).check()
