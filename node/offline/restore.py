@@ -29,7 +29,6 @@ from node.replication.raft.storage.log import LedgerLog
 from node.runtime.fail_stop import DAMAGE_MARKER, DUMP_PREFIX
 from node.runtime.node_file import NODE_FILE
 from node.state.command_records import CommandEncoder
-from node.state.machine import StateMachine
 from quorumlog.pb.state_pb2 import Command
 from raft.ceiling import TERM_END
 from raft.messages import NO_INDEX, NO_TERM, Configuration, Index, Standing, Term
@@ -243,7 +242,10 @@ def _go_on_alone(
             )
         if last_index == NO_INDEX:
             raise _nothing_in("its log is empty")
-        machine = _applied(fs, work, log)
+        # Entries that were not committed become so: no other member is left that could object.
+        log.start_at(last_index)
+        _, machine = open_state(fs, str(work), log, Limits())
+        machine.apply(machine.applied_index + 1, last_index + 1)
         if machine.applied_index > last_index:
             # New entries would get indexes that the state has applied already.
             raise RestoreError(
@@ -297,16 +299,6 @@ def _go_on_alone(
 
 def _nothing_in(why: str) -> RestoreError:
     return RestoreError("the backup has nothing of a cluster", why, "name a backup of another node")
-
-
-def _applied(fs: FileSystem, work: Path, log: LedgerLog) -> StateMachine:
-    """Make all entries visible to readers, and return the state at the end.
-
-    Entries that were not committed become so: no other member is left that could object."""
-    log.start_at(log.last_index)
-    _, machine = open_state(fs, str(work), log, Limits())
-    machine.apply(machine.applied_index + 1, log.last_index + 1)
-    return machine
 
 
 def _write_end(log: LedgerLog, settings: Settings, known: tuple[int, ...], term: Term) -> None:

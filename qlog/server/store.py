@@ -17,7 +17,7 @@ from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
     from store.fsck.layout import GivenSettings
-    from store.fsck.types import Finding, Loss
+    from store.fsck.types import Finding
     from store.ledger.mending.damage import DamagedRange
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -232,7 +232,16 @@ def repair(
                 1 for _ in verify_directory(directory, progress, given=given, owner=NODE_FILES)
             )
     loss = loses(actions)
-    lost = _loss_row(loss)
+    lost: dict[str, object] | None = None
+    if loss is not None:
+        lost = {
+            "lo_position": loss.lo_position,
+            "hi_position": loss.hi_position,
+            "lo_index": loss.lo_index if loss.lo_index >= 0 else None,
+            "hi_index": loss.hi_index if loss.hi_index >= 0 else None,
+            "record_count": loss.record_count,
+            "queues": [queue._asdict() for queue in loss.queues],
+        }
     if not findings:
         verdict = "nothing is wrong, nothing to do"
     elif not actions:
@@ -353,16 +362,3 @@ def _verdict(counts: dict[str, int], ranges: "list[DamagedRange]") -> str:
     if counts.keys() <= {"left_over", "unknown"}:
         return f"whole, with stray files: {said}"
     return f"not clean, nothing is lost: {said}; opening or 'qlog store repair' mends it"
-
-
-def _loss_row(loss: "Loss | None") -> dict[str, object] | None:
-    if loss is None:
-        return None
-    return {
-        "lo_position": loss.lo_position,
-        "hi_position": loss.hi_position,
-        "lo_index": loss.lo_index if loss.lo_index >= 0 else None,
-        "hi_index": loss.hi_index if loss.hi_index >= 0 else None,
-        "record_count": loss.record_count,
-        "queues": [queue._asdict() for queue in loss.queues],
-    }

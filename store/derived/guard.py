@@ -238,7 +238,10 @@ class DerivedScrubber:
         if lo >= self._visible_position():
             return self._step_file()
         try:
-            end, wrong = self._compare(lo)
+            visible = self._visible_position()
+            end, wrong = self._guard.compare(lo, min(lo + PIECE_SIZE_BYTES, visible))
+            if end == lo:  # A large record, or a blank, or entries without records.
+                end, wrong = self._guard.compare(lo, min(lo + _REACH_SIZE_BYTES, visible))
         except BaseException as error:
             is_as_it_was = changes.is_unchanged(number) and lo >= log.min_position
             self._next = self._file_end(lo) if is_as_it_was else 0
@@ -255,13 +258,6 @@ class DerivedScrubber:
             self._next = self._file_number = 0
             return DerivedPiece(ends_pass=True)
         return DerivedPiece(mended[0], int(mended[1]))
-
-    def _compare(self, lo: int) -> tuple[int, int]:
-        visible = self._visible_position()
-        end, wrong = self._guard.compare(lo, min(lo + PIECE_SIZE_BYTES, visible))
-        if end == lo:  # A large record, or a blank, or entries without records.
-            return self._guard.compare(lo, min(lo + _REACH_SIZE_BYTES, visible))
-        return end, wrong
 
     def _file_end(self, position: int) -> int:
         try:

@@ -67,7 +67,7 @@ class _Inspection:
         trust, _ = read_trust(self._fs, root, log_is_empty=not log.files)
         mark = trust.mark
         free_bytes, disk_bytes = self._fs.free_bytes(root)
-        queues = self._queues(log.position)
+        queues = list(queue_ranges(self.place, self._config, log.position))
         strays = [*stray_files(self._fs, root, layout, self._owner.names), *log.findings]
         return {
             "directory": os.path.abspath(root),
@@ -77,11 +77,9 @@ class _Inspection:
             "last_run_clean": trust.last_run.was_clean,
             "same_boot": trust.last_run.same_boot,
             **self._log_row(log),
-            "topic_count": len({row["topic"] for row in queues}),
+            "topic_count": len({queue.topic for queue in queues}),
             "queue_count": len(queues),
-            "queued_record_count": sum(
-                int(str(row["max_offset"])) - int(str(row["min_offset"])) for row in queues
-            ),
+            "queued_record_count": sum(queue.max_offset - queue.min_offset for queue in queues),
             "durable_position": mark.durable_position if mark else None,
             "durable_index": mark.durable_index if mark else None,
             "dispatched_position": mark.dispatched_position if mark else None,
@@ -109,7 +107,7 @@ class _Inspection:
                 }
                 for file in log.files
             ],
-            "queues": queues,
+            "queues": [queue._asdict() for queue in queues],
             "index_files": self._index_files(),
             "checkpoint": self._checkpoint(),
         }
@@ -133,18 +131,6 @@ class _Inspection:
         return row
 
     # --- Derived files ---
-
-    def _queues(self, min_position: int) -> list[Row]:
-        return [
-            {
-                "topic": queue.topic,
-                "queue_id": queue.queue_id,
-                "min_offset": queue.lo_offset,
-                "max_offset": queue.hi_offset,
-                "file_count": queue.file_count,
-            }
-            for queue in queue_ranges(self.place, self._config, min_position)
-        ]
 
     def _index_files(self) -> list[Row]:
         rows: list[Row] = []
@@ -186,12 +172,12 @@ class _Inspection:
 
 
 class QueueRange(NamedTuple):
-    """The offsets [lo_offset, hi_offset) of a queue whose records are at or behind a position."""
+    """The offsets [min_offset, max_offset) of a queue whose records are at or behind a position."""
 
     topic: str
     queue_id: int
-    lo_offset: int
-    hi_offset: int
+    min_offset: int
+    max_offset: int
     file_count: int
 
 

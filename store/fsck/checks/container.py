@@ -151,19 +151,15 @@ class LedgerCheck:
             problem = None  # The next step begins there.
         elif problem is None and not run.is_blank:
             problem = EntryProblem(4, "size", f"at most {len(data)}", f"{data[4:8].hex()} (hex)")
-        if problem is not None:
-            self._note_chains(data)
+        if problem is not None and len(data) >= _HEADER:
+            # The possible chains of a bad entry: as stored, and as computed.
+            computed = chain_of(self.link.chain_crc, data[:_HEADER])
+            self._lost_chains = (unpack_header(data).chain_crc, computed)
         self.link = run.link
         self.entry_count += run.entry_count
         records, findings = self._records(data, position, run.units)
         findings += compare_units(self.index, first_index, run.units)
         return WalkStep(run.end, records, findings, run.is_blank and not run.end, problem)
-
-    def _note_chains(self, data: bytes) -> None:
-        """Remember the possible chains of a bad entry: as stored, and as computed."""
-        if len(data) >= _HEADER:
-            computed = chain_of(self.link.chain_crc, data[:_HEADER])
-            self._lost_chains = (unpack_header(data).chain_crc, computed)
 
     def _check_lost(self, data: bytes, position: int, file_end: int) -> WalkStep:
         """Check the first entry behind damage without the entry before it; then go on."""

@@ -250,7 +250,14 @@ class IndexCheck:
         for at, field, expected, actual in checks:
             if expected != actual:
                 yield from self._report(file, at, field, expected, actual, is_torn=is_torn)
-        yield from self._close_slots(file, is_torn=is_torn)
+        stored = array("i", self._read(file.path, _SLOTS_AT, self._entries_at - _SLOTS_AT))
+        if sys.byteorder == "little":
+            stored.byteswap()
+        pairs = zip(file.slots, stored, strict=True) if stored != file.slots else ()
+        for slot, (expected, found) in enumerate(pairs):
+            if expected != found and file.reported_count < FINDINGS_MAX:
+                at = _SLOTS_AT + slot * fmt.INDEX_SLOT_SIZE_BYTES
+                yield from self._report(file, at, f"slot {slot}", expected, found, is_torn=is_torn)
         if self._read(file.path, self._entries_at, _STEP) != bytes(_STEP):
             yield from self._report(file, self._entries_at, "entry 0", "zeros", "not zeros")
         at = self._entries_at + file.hi * _STEP
@@ -274,19 +281,6 @@ class IndexCheck:
         is_near = newest_ms < end_ms <= newest_ms + 999
         is_whole_second = (end_ms - file.begin_ms) % 1000 == 999
         return is_near and (is_whole_second or file.is_newest_expired)
-
-    def _close_slots(self, file: _File, *, is_torn: bool) -> Iterator[Finding]:
-        stored = array("i", self._read(file.path, _SLOTS_AT, self._entries_at - _SLOTS_AT))
-        if sys.byteorder == "little":
-            stored.byteswap()
-        if stored == file.slots:
-            return
-        for slot, (expected, found) in enumerate(zip(file.slots, stored, strict=True)):
-            if expected != found:
-                at = _SLOTS_AT + slot * fmt.INDEX_SLOT_SIZE_BYTES
-                yield from self._report(file, at, f"slot {slot}", expected, found, is_torn=is_torn)
-                if file.reported_count >= FINDINGS_MAX:
-                    return
 
     def _report(
         self,

@@ -286,7 +286,8 @@ def stray_files(
     fs: FileSystem, root: str, layout: Layout, owner_names: re.Pattern[str]
 ) -> Iterator[Finding]:
     """Name the files in the root, or beside a ledger's data, that neither store nor owner makes."""
-    yield from _unfinished_files(fs, root, STAGING_DIRECTORY)
+    for name in fs.list_directory(os.path.join(root, STAGING_DIRECTORY)):
+        yield odd_file(f"{STAGING_DIRECTORY}/{name}", Part.DIRECTORY)
     for name in fs.list_directory(root):
         is_ours = name in OUR_NAMES | ROCKETMQ_NAMES or name in layout.containers
         if not is_ours and not owner_names.fullmatch(name):
@@ -303,14 +304,11 @@ def stray_files(
         "checkpoint",
         "checkpoint.bak",
         STAGING_DIRECTORY,
+        f"{START_NAME}.0",
+        f"{START_NAME}.1",
     }
-    names |= {f"{START_NAME}.0", f"{START_NAME}.1"}
-    yield from _unfinished_files(fs, root, f"{directory}/{STAGING_DIRECTORY}")
+    for name in fs.list_directory(os.path.join(root, directory, STAGING_DIRECTORY)):
+        yield odd_file(f"{directory}/{STAGING_DIRECTORY}/{name}", Part.DIRECTORY)
     for name in fs.list_directory(os.path.join(root, directory)):
         if name not in names:
             yield odd_file(f"{directory}/{name}", Part.DIRECTORY)
-
-
-def _unfinished_files(fs: FileSystem, root: str, directory: str) -> Iterator[Finding]:
-    for name in fs.list_directory(os.path.join(root, directory)):
-        yield odd_file(f"{directory}/{name}", Part.DIRECTORY)

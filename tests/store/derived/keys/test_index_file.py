@@ -1,6 +1,7 @@
 """One key index file: its bytes, chains, header, sealing and recovery."""
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -140,27 +141,6 @@ def test_a_sealed_file_is_read_without_a_map(tmp_path: Path) -> None:
         candidates(file, 1, **ALWAYS)
 
 
-LAST_PREVIOUS_AT = 40 + 32 + 5 * 20 + 16
-
-
-@pytest.mark.parametrize(
-    ("at", "value", "field"),
-    [
-        (LAST_PREVIOUS_AT, 5, "previous entry"),
-        (LAST_PREVIOUS_AT, -1, "previous entry"),
-        (40 + 4, 20, "slot"),
-    ],
-)
-def test_a_chain_that_leads_elsewhere_is_damage(
-    tmp_path: Path, at: int, value: int, field: str
-) -> None:
-    file = make(tmp_path)
-    put(file, *[(1, n * 10, NOW) for n in range(5)])
-    overwrite(file.path, at, struct.pack(">i", value))
-    with pytest.raises(DerivedFileError, match=field):
-        candidates(reopen(file), 1, **ALWAYS)
-
-
 # --- Recovery ---
 
 
@@ -237,21 +217,39 @@ def test_a_file_of_a_killed_process_gives_back_entries_without_a_look_at_the_oth
     assert file.are_slots_proven
 
 
-def test_entries_that_cannot_be_are_damage(tmp_path: Path) -> None:
-    for at, value, field in ((4, 5, "entry"), (0, -1, "entry"), (16, 1, "entry")):
-        file = make(tmp_path, name=f"{at}")
-        put(file, *[(n, 100 + n, NOW) for n in range(5)])
-        packed = struct.pack(">q" if at == 4 else ">i", value)
-        overwrite(file.path, 40 + 32 + 3 * 20 + at, packed)
-        with pytest.raises(DerivedFileError, match=field):
-            reopen(file).recover(1 << 40, is_cached=False)
+def look_up(file: IndexFile) -> None:
+    candidates(file, 1, **ALWAYS)
 
 
-@pytest.mark.parametrize("flip", [24, 31, 36, 39, 39 + 4])
-def test_a_header_that_does_not_fit_the_entries_is_damage(tmp_path: Path, flip: int) -> None:
+def recover(file: IndexFile) -> None:
+    file.recover(1 << 40, is_cached=False)
+
+
+THIRD, LAST = 40 + 32 + 3 * 20, 40 + 32 + 5 * 20
+
+
+@pytest.mark.parametrize(
+    ("look", "at", "data", "field"),
+    [
+        (look_up, LAST + 16, struct.pack(">i", 5), "previous entry"),
+        (look_up, LAST + 16, struct.pack(">i", -1), "previous entry"),
+        (look_up, 40 + 4, struct.pack(">i", 20), "slot"),
+        (recover, THIRD + 4, struct.pack(">q", 5), "entry"),
+        (recover, THIRD, struct.pack(">i", -1), "entry"),
+        (recover, THIRD + 16, struct.pack(">i", 1), "entry"),
+        (IndexFile.check, 24, b"\1", "last position"),
+        (IndexFile.check, 31, bytes([104 ^ 1]), "last position"),
+        (IndexFile.check, 36, b"\1", "entry count"),
+        (IndexFile.check, 39, b"\7", "last position"),
+        (IndexFile.check, 39, b"\2", "last position"),
+    ],
+)
+def test_what_does_not_fit_the_entries_is_damage(
+    tmp_path: Path, look: Callable[[IndexFile], None], at: int, data: bytes, field: str
+) -> None:
+    """A chain that leads elsewhere, entries that cannot be, and a header of another file."""
     file = make(tmp_path)
-    put(file, *[(n, 100 + n, NOW) for n in range(5)])
-    at = min(flip, 39)
-    overwrite(file.path, at, bytes([content(file)[at] ^ (4 if flip > 39 else 1)]))
-    with pytest.raises(DerivedFileError):
-        reopen(file).check()
+    put(file, *[(1, 100 + n, NOW) for n in range(5)])
+    overwrite(file.path, at, data)
+    with pytest.raises(DerivedFileError, match=field):
+        look(reopen(file))
