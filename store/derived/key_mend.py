@@ -82,8 +82,12 @@ class KeyMender:
         for value, position, seconds, _ in _ENTRY.iter_unpack(file.raw_entries(max(lo, 1), hi)):
             if position != last:
                 said = self._said_at(position)
-            is_live = position >= self._log.min_position
-            if position < last or (is_live and not _is_of(said, value, seconds, file)):
+            is_right = position < self._log.min_position or (
+                said is not None
+                and value in said.hashes
+                and seconds == seconds_since(file.begin_unix_ms, said.store_unix_ms)
+            )
+            if position < last or not is_right:
                 return False
             last = position
         return True
@@ -400,12 +404,6 @@ class KeyMender:
         if spare and not (is_first or is_last):
             return False
         return any(wanted[skip : skip + len(stored)] == stored for skip in tries)
-
-
-def _is_of(record: Said | None, value: int, seconds: int, file: IndexFile) -> bool:
-    if record is None or value not in record.hashes:
-        return False
-    return seconds == seconds_since(file.begin_unix_ms, record.store_unix_ms)
 
 
 def _joined(blocks: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -75,9 +75,6 @@ class ConsumeQueues:
 
     # --- Finding ---
 
-    def __len__(self) -> int:
-        return len(self._queues)
-
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self._queues.values()))
 

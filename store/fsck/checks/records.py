@@ -5,6 +5,7 @@ comparisons at once. `store.derived.log_walk` says which unit and keys a record 
 storage-formats 2.4, 2.5.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -36,7 +37,7 @@ class DerivedCheck:
         self._collected_bytes = 0
         self._without_queues = topics_of(scope.place.fs, scope.place.root)
         """Topics with inner batches; grows."""
-        self._passed_over: dict[bytes, int] = {}
+        self._passed_over: Counter[bytes] = Counter()
         self.newest_unix_ms = 0
         """Latest store time of all records."""
 
@@ -54,7 +55,7 @@ class DerivedCheck:
             self.newest_unix_ms = max(self.newest_unix_ms, said.store_unix_ms)
             if said.is_inner_batch:
                 self._without_queues.add(said.topic)
-                self._pass_over(said.topic, 1)
+                self._passed_over[said.topic] += 1
             elif said.has_unit:
                 queue = said.topic.decode("ascii"), said.queue_id
                 self._units.setdefault(queue, []).append((said.offset, said.unit))
@@ -70,13 +71,10 @@ class DerivedCheck:
         self._units, self._keys, self._collected_bytes = {}, [], 0
         for (topic, queue_id), collected in units.items():
             if topic.encode() in self._without_queues:
-                self._pass_over(topic.encode(), len(collected))
+                self._passed_over[topic.encode()] += len(collected)
                 continue
             yield from self._queues.put(topic, queue_id, collected)
         yield from self._index.put(keys)
-
-    def _pass_over(self, topic: bytes, count: int) -> None:
-        self._passed_over[topic] = self._passed_over.get(topic, 0) + count
 
     def damage(self, bad: Bad) -> Iterator[Finding]:
         """Note bad bytes of the log between the records before and those to come."""
@@ -92,6 +90,6 @@ class DerivedCheck:
     def notices(self) -> list[Notice]:
         """Return the topics that are whole and cannot be read; for after `finish`."""
         return [
-            Notice(topic.decode(), self._passed_over.get(topic, 0))
+            Notice(topic.decode(), self._passed_over[topic])
             for topic in sorted(self._without_queues)
         ]
