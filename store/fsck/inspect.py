@@ -187,7 +187,8 @@ def queue_ranges(place: Place, config: StoreConfig, position: int) -> Iterator[Q
     Correct for a queue that is not damaged. Fillers and expired units come before, zeros behind.
     """
     file_size_bytes = config.consume_queue_units_per_file * UNIT_SIZE_BYTES
-    for topic, queue_id in queue_names(place.fs, os.path.join(place.root, QUEUE_DIRECTORY)):
+    names = queue_names(place.fs, os.path.join(place.root, QUEUE_DIRECTORY))
+    for topic, queue_id in sorted(names):
         directory = f"{QUEUE_DIRECTORY}/{topic}/{queue_id}"
         files = Segments(place, directory, file_size_bytes, Part.QUEUE)
         hi = (files.dirty_hi() + UNIT_SIZE_BYTES - 1) // UNIT_SIZE_BYTES

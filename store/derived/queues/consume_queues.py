@@ -30,8 +30,8 @@ def queue_names(fs: FileSystem, directory: str) -> list[tuple[str, int]]:
     for topic in fs.list_directory(directory):
         path = os.path.join(directory, topic)
         if os.path.isdir(path):
-            ids = [int(i) for i in fs.list_directory(path) if i.isdecimal() and str(int(i)) == i]
-            names += [(topic, queue_id) for queue_id in sorted(ids)]
+            ids = fs.list_directory(path)
+            names += [(topic, int(i)) for i in ids if i.isdecimal() and str(int(i)) == i]
     return names
 
 
