@@ -106,7 +106,7 @@ def open_sealed(root: str) -> SealedLog:
     try:
         return _sealed(root, check)
     finally:
-        check.descriptors.close()
+        check.place.descriptors.close()
 
 
 def _sealed(root: str, check: Check) -> SealedLog:

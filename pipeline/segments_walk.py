@@ -14,7 +14,7 @@ from pipeline.segments_log import LogReader
 from store import format as fmt
 from store.config import MIB
 from store.errors import CorruptionError
-from store.fsck.checks.log import READ_SIZE_BYTES
+from store.fsck.checks.container import READ_SIZE_BYTES
 from store.ledger.entry import ChainLink, EntryProblem, chain_of, check_run, unpack_header
 from store.record.check import check_records
 

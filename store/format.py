@@ -137,6 +137,11 @@ assert INDEX_UNIT.size == INDEX_UNIT_SIZE_BYTES
 assert len(PROPERTY_CRC_PLACEHOLDER) == PROPERTY_CRC_SIZE_BYTES
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a name is that of a rolling file."""
+    return len(name) == FILE_NAME_DIGITS and name.isdecimal()
+
+
 def file_name(position: int) -> str:
     """Return the name of the rolling file whose first byte is at `position`."""
     assert position >= 0, f"position {position}"

@@ -29,7 +29,6 @@ from node.replication.raft.storage.log import LedgerLog
 from node.runtime.fail_stop import DAMAGE_MARKER, DUMP_PREFIX
 from node.runtime.node_file import NODE_FILE
 from node.state.command_records import CommandEncoder
-from node.state.machine import StateMachine
 from quorumlog.pb.state_pb2 import Command
 from raft.ceiling import TERM_END
 from raft.messages import NO_INDEX, NO_TERM, Configuration, Index, Standing, Term
@@ -117,7 +116,11 @@ def restore(backup: Path, settings: Settings, progress: Progress = no_progress) 
     config = replace(settings.store_config(store_host(settings)), preallocate_file_count=0)
     _check_sizes(fs, backup, config)
     fs.make_directory(str(target.parent))
-    _claim(work)
+    try:
+        work.mkdir(DIRECTORY_MODE)
+    except FileExistsError:  # A restore removes only its own.
+        do = "delete it, unless a restore runs there now"
+        raise RestoreError(str(work), "a restore that did not end left it", do) from None
     made = work
     try:
         copy_directory(fs, backup, work, _belongs, progress)
@@ -159,15 +162,6 @@ def _check_places(backup: Path, target: Path) -> None:
         raise RestoreError(str(target), why, "name a directory that is empty, or not there yet")
     if backup in target.parents or backup == target or target in backup.parents:
         raise RestoreError(str(target), f"it lies in or above {backup}", "name another directory")
-
-
-def _claim(work: Path) -> None:
-    """Make the working directory. One that exists is refused: a restore removes only its own."""
-    try:
-        work.mkdir(DIRECTORY_MODE)
-    except FileExistsError:
-        do = "delete it, unless a restore runs there now"
-        raise RestoreError(str(work), "a restore that did not end left it", do) from None
 
 
 def _check_sizes(fs: FileSystem, backup: Path, config: StoreConfig) -> None:
@@ -216,7 +210,7 @@ def _check_bytes(backup: Path, work: Path, config: StoreConfig, progress: Progre
             raise RestoreError(f"{backup} is damaged", str(finding), do)
         if finding.severity in (Severity.DERIVED, Severity.REPAIRABLE):
             mendable.append(finding)
-    apply(str(work), plan(str(work), mendable, given=given), given=given, progress=progress)
+    apply(str(work), plan(str(work), mendable, given=given), progress=progress)
 
 
 def _go_on_alone(
@@ -238,10 +232,20 @@ def _go_on_alone(
         progress=progress,
     ) as log:
         first_index, last_index = log.base_index + 1, log.last_index
-        _refuse_differing(log, former.state_fence)
+        fence = former.state_fence
+        if fence and log.base_index != NO_INDEX and log.received.installed is None:
+            # The state cannot be rebuilt.
+            raise RestoreError(
+                "the state of the backup differs from that of the other nodes",
+                f"{fence}, and its log no longer has all that the state is made of",
+                "name a backup of another node",
+            )
         if last_index == NO_INDEX:
             raise _nothing_in("its log is empty")
-        machine = _applied(fs, work, log)
+        # Entries that were not committed become so: no other member is left that could object.
+        log.start_at(last_index)
+        _, machine = open_state(fs, str(work), log, Limits())
+        machine.apply(machine.applied_index + 1, last_index + 1)
         if machine.applied_index > last_index:
             # New entries would get indexes that the state has applied already.
             raise RestoreError(
@@ -293,28 +297,8 @@ def _go_on_alone(
     return restored
 
 
-def _refuse_differing(log: LedgerLog, fence: str) -> None:
-    """Refuse a state behind a fence, unless it can be rebuilt."""
-    if fence and log.base_index != NO_INDEX and log.received.installed is None:
-        raise RestoreError(
-            "the state of the backup differs from that of the other nodes",
-            f"{fence}, and its log no longer has all that the state is made of",
-            "name a backup of another node",
-        )
-
-
 def _nothing_in(why: str) -> RestoreError:
     return RestoreError("the backup has nothing of a cluster", why, "name a backup of another node")
-
-
-def _applied(fs: FileSystem, work: Path, log: LedgerLog) -> StateMachine:
-    """Make all entries visible to readers, and return the state at the end.
-
-    Entries that were not committed become so: no other member is left that could object."""
-    log.start_at(log.last_index)
-    _, machine = open_state(fs, str(work), log, Limits())
-    machine.apply(machine.applied_index + 1, log.last_index + 1)
-    return machine
 
 
 def _write_end(log: LedgerLog, settings: Settings, known: tuple[int, ...], term: Term) -> None:

@@ -1,23 +1,23 @@
-"""`qlog store`: inspect a store directory, check it and repair it, without a server.
+"""`qlog store`: inspect a store directory, check it, repair it and restore it, without a server.
 
-Owns the options and the printing; checks and repairs live in `store.fsck.check` and its parts,
-which are imported when a command runs.
+Owns the options and the printing; checks and repairs live in `store.fsck.check` and its parts, a
+restore in `node.offline.restore`, which are imported when a command runs.
 """
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from qlog.output import Format, output_option, print_record, print_rows
 from qlog.progress import progress_bars
-from qlog.server.restore import restore
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
     from store.fsck.layout import GivenSettings
-    from store.fsck.types import Action, Finding, Loss
+    from store.fsck.types import Finding
     from store.ledger.mending.damage import DamagedRange
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -134,7 +134,6 @@ def verify(directory: str, output: Format, **options: Any) -> int:
     """
     from node.offline.owner_files import NODE_FILES
     from store.fsck.check import Check
-    from store.fsck.ranges import damaged_ranges
 
     check = Check(directory, _given(options), NODE_FILES)
     findings: list[Finding] = []
@@ -145,7 +144,7 @@ def verify(directory: str, output: Format, **options: Any) -> int:
             if len(findings) < _FINDINGS_SHOWN:
                 findings.append(finding)
     total = sum(counts.values())
-    ranges = damaged_ranges(check) if counts.keys() & {"damage", "repairable"} else []
+    ranges = check.damaged_ranges() if counts.keys() & {"damage", "repairable"} else []
     verdict = _verdict(counts, ranges)
     for notice in check.notices:
         verdict += f"; {notice}"
@@ -159,10 +158,31 @@ def verify(directory: str, output: Format, **options: Any) -> int:
         "end_position": check.walk.end_position if check.walk else None,
         "finding_count": total,
         "severities": counts,
-        "damaged_entries": [_range_row(damaged) for damaged in ranges],
+        "damaged_entries": [
+            {
+                "lo_index": damaged.lo_index,
+                "hi_index": damaged.hi_index,
+                "lo_position": damaged.position,
+                "hi_position": damaged.end_position,
+                "reason": damaged.reason,
+            }
+            for damaged in ranges
+        ],
         "notices": [str(notice) for notice in check.notices],
     }
-    rows = [_finding_row(finding) for finding in findings]
+    rows: list[dict[str, object]] = [
+        {
+            "severity": finding.severity.value,
+            "part": finding.part.value,
+            "file": finding.path,
+            "at": finding.at,
+            "field": finding.field,
+            "expected": finding.expected,
+            "found": finding.actual,
+            "position": finding.position if finding.position >= 0 else None,
+        }
+        for finding in findings
+    ]
     _print(summary, "findings", rows, _FINDING_COLUMNS, output)
     if total > len(findings):
         click.echo(f"{total - len(findings)} more findings are not shown", err=True)
@@ -207,12 +227,21 @@ def repair(
         actions = plan(directory, findings, given=given)
         left = len(findings)
         if is_applied and actions:
-            apply(directory, actions, accept_loss=accept_loss, given=given, progress=progress)
+            apply(directory, actions, accept_loss=accept_loss, progress=progress)
             left = sum(
                 1 for _ in verify_directory(directory, progress, given=given, owner=NODE_FILES)
             )
     loss = loses(actions)
-    lost = _loss_row(loss)
+    lost: dict[str, object] | None = None
+    if loss is not None:
+        lost = {
+            "lo_position": loss.lo_position,
+            "hi_position": loss.hi_position,
+            "lo_index": loss.lo_index if loss.lo_index >= 0 else None,
+            "hi_index": loss.hi_index if loss.hi_index >= 0 else None,
+            "record_count": loss.record_count,
+            "queues": [queue._asdict() for queue in loss.queues],
+        }
     if not findings:
         verdict = "nothing is wrong, nothing to do"
     elif not actions:
@@ -237,12 +266,57 @@ def repair(
         queues = lost.pop("queues")
         summary |= {f"lost_{key}": value for key, value in lost.items()}
         summary |= {"loses": True, "lost_queues": queues}
-    rows = [_action_row(action) for action in actions]
+    rows: list[dict[str, object]] = [
+        {
+            "action": action.kind.value,
+            "file": action.path,
+            "position": action.position if action.position >= 0 else None,
+            "why": action.why,
+            "loses": action.loss is not None,
+        }
+        for action in actions
+    ]
     _print(summary, "actions", rows, _ACTION_COLUMNS, output)
     return ExitCode.FINDINGS if left else ExitCode.OK
 
 
-store.add_command(restore)
+@store.command()
+@click.argument("backup", metavar="BACKUP")
+@click.option("--config", "file", metavar="FILE", help="Settings of the new node, in TOML.")
+@output_option
+def restore(backup: str, file: str | None, output: Format) -> int:
+    """Begin a new cluster with the backup of a node of another one.
+
+    BACKUP is the directory of any node in raft mode: a copy that was made while it was stopped, or
+    a file system snapshot. Its bytes are copied and checked, and left alone. The settings, of FILE
+    and the environment, are those that the new node will be served with: its directory, which is
+    made, and a cluster_id of its own. The node leads alone then; the others join it with empty
+    disks. docs/operations.md has the steps.
+
+    \b
+    Examples:
+      qlog store restore /backup/node-2 --config node1.toml && qlog serve --config node1.toml
+      qlog store restore /backup/node-2 --config node1.toml -o json | jq .last_index
+
+    Ends with 3 when it could not be done; nothing is left then.
+    """
+    from node.config.load import ConfigError, load
+    from node.offline.restore import restore as restore_directory
+    from qlog.server.settings import as_cli_error
+
+    try:
+        settings = load(file, {}).settings
+    except ConfigError as error:
+        raise as_cli_error(error) from error
+    with progress_bars() as progress:
+        restored = restore_directory(Path(backup), settings, progress)
+    print_record(restored._asdict(), output)
+    if output is Format.TABLE:
+        click.echo(
+            f"\n{restored.directory} is node {restored.node_id}, alone, of the new cluster "
+            f"{restored.cluster_id}: start it, then add the others with empty disks"
+        )
+    return ExitCode.OK
 
 
 # --- Printing ---
@@ -271,16 +345,6 @@ def _print(
             click.echo(f"\n{summary['verdict']}")
 
 
-def _range_row(damaged: "DamagedRange") -> dict[str, object]:
-    return {
-        "lo_index": damaged.lo_index,
-        "hi_index": damaged.hi_index,
-        "lo_position": damaged.position,
-        "hi_position": damaged.end_position,
-        "reason": damaged.reason,
-    }
-
-
 def _verdict(counts: dict[str, int], ranges: "list[DamagedRange]") -> str:
     if not counts:
         return "clean: every byte is as it must be"
@@ -298,39 +362,3 @@ def _verdict(counts: dict[str, int], ranges: "list[DamagedRange]") -> str:
     if counts.keys() <= {"left_over", "unknown"}:
         return f"whole, with stray files: {said}"
     return f"not clean, nothing is lost: {said}; opening or 'qlog store repair' mends it"
-
-
-def _finding_row(finding: "Finding") -> dict[str, object]:
-    return {
-        "severity": finding.severity.value,
-        "part": finding.part.value,
-        "file": finding.path,
-        "at": finding.at,
-        "field": finding.field,
-        "expected": finding.expected,
-        "found": finding.actual,
-        "position": finding.position if finding.position >= 0 else None,
-    }
-
-
-def _action_row(action: "Action") -> dict[str, object]:
-    return {
-        "action": action.kind.value,
-        "file": action.path,
-        "position": action.position if action.position >= 0 else None,
-        "why": action.why,
-        "loses": action.loss is not None,
-    }
-
-
-def _loss_row(loss: "Loss | None") -> dict[str, object] | None:
-    if loss is None:
-        return None
-    return {
-        "lo_position": loss.lo_position,
-        "hi_position": loss.hi_position,
-        "lo_index": loss.lo_index if loss.lo_index >= 0 else None,
-        "hi_index": loss.hi_index if loss.hi_index >= 0 else None,
-        "record_count": loss.record_count,
-        "queues": [queue._asdict() for queue in loss.queues],
-    }

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 from store import format as fmt
 from store.config import MIB
 from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import ConsumeQueues, QueueKey
-from store.derived.queues.environment import UNIT_SIZE_BYTES
 from store.errors import (
     CorruptionError,
     DerivedFileError,
@@ -114,7 +114,7 @@ class Dispatcher:
         self._positions: list[int] = []
         self._store_unix_ms: list[int] = []
         self._inner_batches: dict[bytes, int] = {}  # Count of records by topic.
-        self.on_inner_batches: Callable[[bytes, int], None] = _ignore
+        self.on_inner_batches: Callable[[bytes, int], None] = lambda _topic, _count: None
         """Called with a topic that has inner batches, and the count of its records passed over."""
         self._watched_topic: bytes | None = None
         self._watched: list[DispatchedUnit] = []
@@ -525,10 +525,6 @@ class Dispatcher:
             assert self.dispatched_position > before, f"no progress at {before}"
             if progress is not None:
                 progress(self.dispatched_position - lo, hi - lo)
-
-
-def _ignore(_topic: bytes, _count: int) -> None:
-    """Drop the event: no listener is set."""
 
 
 def _collect_uniform(

@@ -53,13 +53,11 @@ class DerivedGuard:
         self._log, self.dispatcher, self._counters = log, dispatcher, counters
         self._queues: Final[ConsumeQueues] = dispatcher.queues
         self._index: Final[IndexFiles] = dispatcher.index
-        self.tell: Callable[[str], None] = _ignore
+        self.tell: Callable[[str], None] = lambda _: None
         """Gets the reports for operators, on any thread; see `listen`."""
         self._walk = LogWalk(log)
-        self.units: Final = UnitMender(
-            log, self._walk, self._queues, dispatcher, counters, self._told
-        )
-        self.keys: Final = KeyMender(log, self._walk, self._index, dispatcher, counters, self._told)
+        self.units: Final = UnitMender(log, self._walk, dispatcher, counters, self._told)
+        self.keys: Final = KeyMender(log, self._walk, dispatcher, counters, self._told)
         self._queues.compare_with(self.units.on_doubt)
         self._told_topics: set[bytes] = set()
         dispatcher.on_inner_batches = self._on_inner_batches
@@ -93,11 +91,6 @@ class DerivedGuard:
 
     # --- At once, and later ---
 
-    @property
-    def is_patient(self) -> bool:
-        """Whether readers wait until the whole repair is read; else some of it is for `mend`."""
-        return self.units.at_once_size_bytes_max is None
-
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Let readers in the body wait for the whole repair: a cut cannot come later."""
@@ -111,7 +104,7 @@ class DerivedGuard:
         """Repair the index file in which a look-up met damage, or raise a retryable error."""
         self._counters.derived_damage_count += 1
         self._told(f"damage was found: {error}")
-        if not self.is_patient:
+        if self.units.at_once_size_bytes_max is not None:  # More than that is left to `mend`.
             if isinstance(error, DerivedDamageError):
                 raise error
             raise DerivedDamageError(error.path, error.at, error.field) from error
@@ -124,9 +117,9 @@ class DerivedGuard:
         help, StoreFullError, FileSystemError, SyncFailedError, ClosedError.
         """
         if os.path.dirname(error.path) == self._index.directory:
-            file = self._index.file_at(error.path)
-            if file is not None:
-                self.keys.mend(file)
+            for file in self._index.files:
+                if file.path == error.path:  # Else it is gone.
+                    self.keys.mend(file)
             return
         relative = os.path.relpath(error.path, self._queues.directory)
         topic, queue_id, *_ = relative.split(os.sep)
@@ -143,23 +136,17 @@ class DerivedGuard:
         or FileSystemError.
         """
         with suppress(CorruptionError):
-            self._check_opened()
-
-    def _check_opened(self) -> None:
-        files = self._index.files
-        for file in files:
-            is_known = file.sums is not None and bool(file.sums.expected_header())
-            if is_known and file.is_header_doubtful():
-                self._counters.derived_damage_count += 1
-                self.keys.mend(file)
-        if files and files[-1].sums is not None:
-            file = files[-1]
-            times = file.begin_unix_ms, file.end_unix_ms
-            begin_ms = self.keys.mend_begin(file)
-            self.keys.confirm_last(file)
-            self.keys.mend_end(file, begin_ms)
-            if (file.begin_unix_ms, file.end_unix_ms) != times:  # On the disk, too.
-                file.rewrite_header()
+            for file in self._index.files:
+                if file.sums.expected_header() and file.is_header_doubtful():
+                    self._counters.derived_damage_count += 1
+                    self.keys.mend(file)
+            for file in self._index.files[-1:]:
+                times = file.begin_unix_ms, file.end_unix_ms
+                begin_ms = self.keys.mend_begin(file)
+                self.keys.confirm_last(file)
+                self.keys.mend_end(file, begin_ms)
+                if (file.begin_unix_ms, file.end_unix_ms) != times:  # On the disk, too.
+                    file.rewrite_header()
 
     # --- The pass ---
 
@@ -181,8 +168,7 @@ class DerivedGuard:
         """Compare the index files without checksums with the log: RocketMQ made them, or an older
         release. Errors as `mend`."""
         for number, file in enumerate(self._index.files):
-            sums = file.sums
-            if sums is not None and not file.has_slots and not sums.expected_header():
+            if not file.has_slots and not file.sums.expected_header():
                 self.mend_file(number)
 
     def compare(self, position: int, hi: int) -> tuple[int, int]:
@@ -252,7 +238,10 @@ class DerivedScrubber:
         if lo >= self._visible_position():
             return self._step_file()
         try:
-            end, wrong = self._compare(lo)
+            visible = self._visible_position()
+            end, wrong = self._guard.compare(lo, min(lo + PIECE_SIZE_BYTES, visible))
+            if end == lo:  # A large record, or a blank, or entries without records.
+                end, wrong = self._guard.compare(lo, min(lo + _REACH_SIZE_BYTES, visible))
         except BaseException as error:
             is_as_it_was = changes.is_unchanged(number) and lo >= log.min_position
             self._next = self._file_end(lo) if is_as_it_was else 0
@@ -270,19 +259,8 @@ class DerivedScrubber:
             return DerivedPiece(ends_pass=True)
         return DerivedPiece(mended[0], int(mended[1]))
 
-    def _compare(self, lo: int) -> tuple[int, int]:
-        visible = self._visible_position()
-        end, wrong = self._guard.compare(lo, min(lo + PIECE_SIZE_BYTES, visible))
-        if end == lo:  # A large record, or a blank, or entries without records.
-            return self._guard.compare(lo, min(lo + _REACH_SIZE_BYTES, visible))
-        return end, wrong
-
     def _file_end(self, position: int) -> int:
         try:
             return self._log.files.file_at(position).end_position
         except PositionRangeError:
             return 0
-
-
-def _ignore(_what: str) -> None:
-    """Drop the report: no listener is set."""

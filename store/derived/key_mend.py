@@ -9,14 +9,14 @@ A file that is whole costs its reading. A file with damage costs the log of the 
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.derived.dispatch import Dispatcher
-from store.derived.keys.index_file import IndexFile
-from store.derived.keys.index_files import IndexFiles
+from store.derived.keys.index_file import IndexFile, seconds_since
 from store.derived.log_walk import LogWalk, Said
 from store.errors import ClosedError, CorruptionError, DerivedFileError, PositionRangeError
 from store.log.record_log import RecordLog
@@ -25,7 +25,6 @@ from store.stats import StoreCounters
 _ENTRY: Final = fmt.INDEX_ENTRY
 _STEP: Final = fmt.INDEX_ENTRY_SIZE_BYTES
 _ENTRIES_AT_ONCE: Final = 50_000
-_SECONDS_MAX: Final = 0x7FFFFFFF
 _REFERENCES_MAX: Final = 4096
 """Entries tried in search of one that is right."""
 _CONFIRMED_BLOCKS_MAX: Final = 256
@@ -49,13 +48,12 @@ class KeyMender:
         self,
         log: RecordLog,
         walk: LogWalk,
-        index: IndexFiles,
         dispatcher: Dispatcher,
         counters: StoreCounters,
         tell: Callable[[str], None],
     ) -> None:
-        """Take the arguments of `UnitMender`, with the index in place of the queues."""
-        self._log, self._walk, self._index = log, walk, index
+        """Take the arguments of `UnitMender`."""
+        self._log, self._walk, self._index = log, walk, dispatcher.index
         self._changes = log.changes
         self._dispatcher, self._counters = dispatcher, counters
         self._tell = tell
@@ -71,7 +69,11 @@ class KeyMender:
             if not self._name_records(file, lo, hi):
                 self.mend(file)
                 return
-            self._take(file, lo, hi, file.raw_entries(lo, hi))
+            entries = file.raw_entries(lo, hi)
+            if lo == file.sums.tail.lo:
+                file.sums.trust(lo, hi, entries)
+            else:
+                file.sums.learn_entries(lo, entries)
 
     def _name_records(self, file: IndexFile, lo: int, hi: int) -> bool:
         """Whether the entries [lo, hi) are keys of the records at their positions, in log order, as
@@ -80,21 +82,15 @@ class KeyMender:
         for value, position, seconds, _ in _ENTRY.iter_unpack(file.raw_entries(max(lo, 1), hi)):
             if position != last:
                 said = self._said_at(position)
-            is_live = position >= self._log.min_position
-            if position < last or (is_live and not _is_of(said, value, seconds, file)):
+            is_right = position < self._log.min_position or (
+                said is not None
+                and value in said.hashes
+                and seconds == seconds_since(file.begin_unix_ms, said.store_unix_ms)
+            )
+            if position < last or not is_right:
                 return False
             last = position
         return True
-
-    @staticmethod
-    def _take(file: IndexFile, lo: int, hi: int, entries: bytes) -> None:
-        """Take the checksum of a block from its entries, which are right."""
-        sums = file.sums
-        assert sums is not None, f"{file.path} has no checksums"
-        if lo == sums.tail.lo:
-            sums.trust(lo, hi, entries)
-        else:
-            sums.learn_entries(lo, entries)
 
     def mend(self, file: IndexFile) -> bool:
         """Compare entries, header and slots without a confirmed checksum with the log, and repair
@@ -164,7 +160,7 @@ class KeyMender:
         for at, key, entry in zip(
             range(0, len(stored), _STEP), keys, _ENTRY.iter_unpack(stored), strict=True
         ):
-            seconds = _seconds_of(key.store_unix_ms, begin_ms)
+            seconds = seconds_since(begin_ms, key.store_unix_ms)
             if entry[:3] != (key.value, key.position, seconds):
                 wrong += 1
                 _ENTRY.pack_into(right, at, key.value, key.position, seconds, entry[3])
@@ -334,7 +330,10 @@ class KeyMender:
                 _, file.end_position, _, _ = _ENTRY.unpack(file.raw_entries(count - 1, count))
                 file.end_unix_ms = max(file.end_unix_ms, file.begin_unix_ms)
             wrong += file.rewrite_slots(slots)
-            self._learn_last(file)
+            lo, hi, _ = tail = file.sums.tail  # The last block: all of it is right now.
+            entries = file.raw_entries(lo, hi)
+            if file.sums.expected_entries(lo, tail) != file.sums.entries_sum(lo, entries):
+                file.sums.trust(lo, hi, entries)
         self._learn(file)
         return wrong
 
@@ -353,25 +352,13 @@ class KeyMender:
             self._write(file, lo, bytes(right), number)
         return wrong
 
-    @staticmethod
-    def _learn_last(file: IndexFile) -> None:
-        """Take the checksum of the last block from its entries, which are all right now."""
-        sums = file.sums
-        assert sums is not None, f"{file.path} has no checksums"
-        lo, hi, _ = tail = sums.tail
-        entries = file.raw_entries(lo, hi)
-        if sums.expected_entries(lo, tail) != sums.entries_sum(lo, entries):
-            sums.trust(lo, hi, entries)
-
     def _learn(self, file: IndexFile) -> None:
         """Take the checksums of full blocks, which no longer change; appends do not wait for it."""
-        sums = file.sums
-        assert sums is not None, f"{file.path} has no checksums"
         for lo, hi in file.doubtful_blocks():
             entries = file.raw_entries(lo, hi)
             with self._dispatcher.lock:  # Without it the checksums could outlive the file.
-                if lo != sums.tail.lo and file in self._index.files:
-                    sums.learn_entries(lo, entries)
+                if lo != file.sums.tail.lo and file in self._index.files:
+                    file.sums.learn_entries(lo, entries)
 
     # --- In log order ---
 
@@ -403,13 +390,11 @@ class KeyMender:
     def _has(self, file: IndexFile, keys: list[Key]) -> bool:
         """Whether the entries of these records are these keys; at the ends of the file there may be
         fewer: the others are in the next file or the one before."""
-        lo, hi = 1, file.count
-        while lo < hi:
-            middle = (lo + hi) // 2
-            if _ENTRY.unpack(file.raw_entries(middle, middle + 1))[1] < keys[0].position:
-                lo = middle + 1
-            else:
-                hi = middle
+
+        def position(entry: int) -> int:
+            return int(_ENTRY.unpack(file.raw_entries(entry, entry + 1))[1])
+
+        lo = 1 + bisect_left(range(1, file.count), keys[0].position, key=position)
         is_first, hi = lo == 1, min(file.count, lo + len(keys))
         is_last = hi == file.count
         stored = [one[:2] for one in _ENTRY.iter_unpack(file.raw_entries(lo, hi))]
@@ -419,18 +404,6 @@ class KeyMender:
         if spare and not (is_first or is_last):
             return False
         return any(wanted[skip : skip + len(stored)] == stored for skip in tries)
-
-
-def _seconds_of(store_unix_ms: int, begin_ms: int) -> int:
-    """Return the time of an entry in a file that begins at `begin_ms`."""
-    past_ms = store_unix_ms - begin_ms if begin_ms > 0 else 0
-    return min(max(past_ms, 0) // 1000, _SECONDS_MAX)
-
-
-def _is_of(record: Said | None, value: int, seconds: int, file: IndexFile) -> bool:
-    if record is None or value not in record.hashes:
-        return False
-    return seconds == _seconds_of(record.store_unix_ms, file.begin_unix_ms)
 
 
 def _joined(blocks: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -101,15 +101,12 @@ class SumFiles:
         file = self._files[name] = _File(bytearray(self._load(name)))
         self._size_bytes += len(file.data) + _FILE_COST_BYTES
         if self._size_bytes > CACHE_SIZE_BYTES_MAX:
-            self._evict(name)
+            for other, old in list(self._files.items()):
+                if self._size_bytes <= CACHE_SIZE_BYTES_MAX:
+                    break
+                if other != name and old.dirty_lo == old.dirty_hi:
+                    self._drop(other)
         return file
-
-    def _evict(self, kept: str) -> None:
-        for name, file in list(self._files.items()):
-            if self._size_bytes <= CACHE_SIZE_BYTES_MAX:
-                return
-            if name != kept and file.dirty_lo == file.dirty_hi:
-                self._drop(name)
 
     def _drop(self, name: str) -> None:
         file = self._files.pop(name, None)

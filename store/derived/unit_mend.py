@@ -5,16 +5,14 @@ read for a unit that is wrong, and the counters. Must not know the reader that m
 unit that is wrong names no record, so the record is searched between those of its neighbours.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from store import format as fmt
 from store.config import MIB
 from store.derived.dispatch import Dispatcher
 from store.derived.log_walk import LogWalk
-from store.derived.queues.consume_queue import UNIT_SIZE_BYTES, ConsumeQueue
-from store.derived.queues.consume_queues import ConsumeQueues
-from store.derived.queues.environment import Doubt
+from store.derived.queues.consume_queue import UNIT_SIZE_BYTES, ConsumeQueue, Doubt
 from store.errors import CorruptionError, DerivedFileError, FileSystemError, PositionRangeError
 from store.log.record_log import RecordLog
 from store.stats import StoreCounters
@@ -33,13 +31,12 @@ class UnitMender:
         self,
         log: RecordLog,
         walk: LogWalk,
-        queues: ConsumeQueues,
         dispatcher: Dispatcher,
         counters: StoreCounters,
         tell: Callable[[str], None],
     ) -> None:
         """Take the parts of a store. `tell` gets the reports for operators."""
-        self._log, self._walk, self._queues = log, walk, queues
+        self._log, self._walk, self._queues = log, walk, dispatcher.queues
         self._changes = log.changes
         self._dispatcher, self._counters = dispatcher, counters
         self._tell = tell
@@ -56,7 +53,6 @@ class UnitMender:
         CorruptionError when the log is damaged there as well.
         """
         queue, lo, hi = doubt.queue, doubt.lo, doubt.hi
-        assert isinstance(queue, ConsumeQueue)
         size_bytes = sum(max(0, unit[1]) for unit in _UNIT.iter_unpack(doubt.units))
         if self.at_once_size_bytes_max is not None and size_bytes > PROOF_SIZE_BYTES_MAX:
             raise queue.damage_error(lo, hi)
@@ -124,8 +120,15 @@ class UnitMender:
         while hi < block_hi and not self._is_right(queue, hi, units, block_lo):
             hi += 1
         number = self._changes.number
-        from_position = self._end_before(queue, lo)
-        to_position = self._position_behind(queue, hi)
+        before, behind = self._near(queue, lo - 1, -1), self._near(queue, hi, 1)
+        from_position = sum(before) if before is not None else self._log.min_position
+        if behind is not None:
+            to_position = behind[0]
+        else:
+            with (
+                self._dispatcher.lock
+            ):  # Not in the middle of a round, which has put units already.
+                to_position = self._dispatcher.dispatched_position
         size_bytes = to_position - from_position
         if size_bytes_max is not None and size_bytes > size_bytes_max:
             raise queue.damage_error(lo, hi)
@@ -150,7 +153,7 @@ class UnitMender:
     def _write(self, queue: ConsumeQueue, offset: int, units: bytes, number: int) -> None:
         hi = offset + len(units) // UNIT_SIZE_BYTES
         with self._dispatcher.lock:
-            is_there = queue.first_file_offset <= offset and hi <= queue.max_offset
+            is_there = queue.file_lo <= offset and hi <= queue.max_offset
             if not is_there or not self._changes.is_unchanged(number):
                 raise PositionRangeError("queue offset", hi, queue.min_offset, queue.max_offset)
             self._queues.mend(queue, offset, units)
@@ -178,29 +181,19 @@ class UnitMender:
         is_of_queue = said.queue_id == queue.queue_id and said.topic.decode() == queue.topic
         return is_of_queue and said.unit == units[at : at + UNIT_SIZE_BYTES]
 
-    def _end_before(self, queue: ConsumeQueue, offset: int) -> int:
-        """Return the end of a record before that of an offset, a near one if it can be told."""
-        for candidate in _candidates(offset - 1, -1):
-            if candidate < queue.min_offset:
+    def _near(self, queue: ConsumeQueue, offset: int, direction: int) -> tuple[int, int] | None:
+        """Return position and size of the record of an offset, or of one not far in a direction;
+        None when no unit there is right."""
+        for step in range(_NEIGHBOURS_MAX):
+            candidate = offset + direction * ((1 << step) - 1)
+            if not queue.min_offset <= candidate < queue.max_offset:
                 break
             unit = queue.raw_units(candidate, candidate + 1)
             position, size_bytes, _ = _UNIT.unpack(unit)
-            if position >= self._log.min_position and self._is_right(
-                queue, candidate, unit, candidate
-            ):
-                return int(position + size_bytes)
-        return self._log.min_position
-
-    def _position_behind(self, queue: ConsumeQueue, offset: int) -> int:
-        """Return where a record at or behind an offset begins, a near one if it can be told."""
-        for candidate in _candidates(offset, 1):
-            if candidate >= queue.max_offset:
-                break
-            unit = queue.raw_units(candidate, candidate + 1)
-            if self._is_right(queue, candidate, unit, candidate):
-                return int(_UNIT.unpack(unit)[0])
-        with self._dispatcher.lock:  # Not in the middle of a round, which has put units already.
-            return self._dispatcher.dispatched_position
+            is_live = direction > 0 or position >= self._log.min_position
+            if is_live and self._is_right(queue, candidate, unit, candidate):
+                return position, size_bytes
+        return None
 
     # --- In log order ---
 
@@ -217,7 +210,7 @@ class UnitMender:
             raise DerivedFileError(self._queues.directory, 0, field, "there", "no files")
         lo, hi = offset, offset + len(units) // UNIT_SIZE_BYTES
         try:
-            if queue.first_file_offset > lo or hi > queue.max_offset:
+            if queue.file_lo > lo or hi > queue.max_offset:
                 raise PositionRangeError("queue offset", lo, queue.min_offset, queue.max_offset)
             stored = queue.raw_units(lo, hi)
             is_hidden = lo < queue.min_offset and self._log.min_position <= position
@@ -258,8 +251,3 @@ class UnitMender:
                 return False
             at = end
         return not self._log.has_full_checksums
-
-
-def _candidates(offset: int, direction: int) -> Iterator[int]:
-    for step in range(_NEIGHBOURS_MAX):
-        yield offset + direction * ((1 << step) - 1)

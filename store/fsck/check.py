@@ -14,13 +14,19 @@ a checkpoint. A ledger leaves nothing open. Sources: fault-matrix D3 to D9, S05,
 import os
 from collections.abc import Iterator
 
+from store import format as fmt
 from store.config import StoreConfig
-from store.errors import LayoutError
 from store.files.descriptor_cache import DescriptorCache
-from store.fsck.checks.container import LedgerCheck, PlainCheck, check_other_units
-from store.fsck.checks.index import IndexCheck
-from store.fsck.checks.log import NOWHERE, READ_SIZE_BYTES, Bad, ContainerCheck, LogPass, RecordRun
+from store.fsck.checks.container import (
+    READ_SIZE_BYTES,
+    LedgerCheck,
+    PlainCheck,
+    RecordRun,
+    check_other_units,
+)
+from store.fsck.checks.log import NOWHERE, Bad, LogPass
 from store.fsck.checks.meta import (
+    DerivedScope,
     Trust,
     check_boot_id,
     check_checkpoint,
@@ -29,9 +35,8 @@ from store.fsck.checks.meta import (
     read_trust,
     stray_files,
 )
-from store.fsck.checks.queues import QueueCheck
 from store.fsck.checks.records import DerivedCheck
-from store.fsck.files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, refuse_if_locked
+from store.fsck.files import OPEN_FILES_MAX, Place, ReadOnlyFileSystem, Segments, refuse_if_locked
 from store.fsck.layout import GivenSettings, Layout, detect
 from store.fsck.types import (
     NO_OWNER_FILES,
@@ -44,8 +49,9 @@ from store.fsck.types import (
     no_progress,
 )
 from store.ledger.entry import check_run
+from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal
 from store.ledger.start import LOG_FROM_ZERO, LogStart
-from store.record.inner_batches import topics_of
+from store.ledger.walk import EntryBoundary
 
 __all__ = ["Check", "Finding", "GivenSettings", "Severity", "verify"]
 
@@ -75,12 +81,10 @@ class Check:
         """Find out the layout. Raises LockedError, LayoutError or FileSystemError."""
         self.root, self._owner = root, owner
         self.fs = ReadOnlyFileSystem()
-        if not os.path.isdir(root):
-            raise LayoutError(root, "a store directory", "no directory")
         refuse_if_locked(root)
         self.layout: Layout = detect(self.fs, root, given)
         self.config: StoreConfig = self.layout.config
-        self.descriptors = DescriptorCache(self.fs, OPEN_FILES_MAX)
+        self.place = Place(self.fs, DescriptorCache(self.fs, OPEN_FILES_MAX), root)
         self.start: LogStart = LOG_FROM_ZERO
         """Start of a ledger, as far as it can be proven."""
         self.is_start_proven = True
@@ -95,51 +99,35 @@ class Check:
         is_empty = not any(name.isdecimal() for name in names)
         self.trust: Trust
         self.trust, self._early = read_trust(self.fs, root, log_is_empty=is_empty)
-        self.data, container = self._open_log()
-        self.container: ContainerCheck = container
-        self.index: Segments | None = (
-            container.index if isinstance(container, LedgerCheck) else None
-        )
+        self.index: Segments | None = None
+        self.container: PlainCheck | LedgerCheck
+        self._open_log()
 
     # --- Opening ---
 
-    def _open_log(self) -> tuple[Segments, ContainerCheck]:
+    def _open_log(self) -> None:
         if self.config.container == "commit_log":
-            data = self.segments(self.layout.log_directory, Part.LOG)
-            check = PlainCheck(require_property_crc=self.config.property_crc)
-            return data, check
+            self.data = self._segments()
+            self.container = PlainCheck(require_property_crc=self.config.property_crc)
+            return
         directory = self.layout.ledger_directory
         starts, findings, self.is_resetting = read_starts(self.fs, self.root, directory)
         self._early += findings
         self.start, self.is_start_proven = self._choose_start(starts, is_sure=not findings)
-        data = self.segments(self.layout.log_directory, Part.LOG, self.start.file_position)
-        index = Segments(
-            self.descriptors,
-            self.fs,
-            self.root,
-            f"{directory}/index",
-            self.config.ledger_index_units_per_file * 32,
-            Part.LEDGER_INDEX,
-        )
-        return data, LedgerCheck(data, index, self.start.link)
+        self.data = self._segments(self.start.file_position)
+        size_bytes = self.config.ledger_index_units_per_file * fmt.INDEX_UNIT_SIZE_BYTES
+        self.index = Segments(self.place, f"{directory}/index", size_bytes, Part.LEDGER_INDEX)
+        self.container = LedgerCheck(self.data, self.index, self.start.link)
 
-    def segments(self, directory: str, part: Part, first_position: int | None = None) -> Segments:
-        """Open the files of the log."""
-        return Segments(
-            self.descriptors,
-            self.fs,
-            self.root,
-            directory,
-            self.config.file_size_bytes,
-            part,
-            first_position,
-        )
+    def _segments(self, first_position: int | None = None) -> Segments:
+        size_bytes, directory = self.config.file_size_bytes, self.layout.log_directory
+        return Segments(self.place, directory, size_bytes, Part.LOG, first_position)
 
     def _choose_start(self, starts: list[LogStart], *, is_sure: bool) -> tuple[LogStart, bool]:
         """Return the start that the first entry chains to, and whether one does."""
         if is_sure:
             return starts[0], True
-        data = self.segments(self.layout.log_directory, Part.LOG)
+        data = self._segments()
         file_end = data.position + self.config.file_size_bytes
         for start in starts:
             lo = start.min_position
@@ -148,6 +136,30 @@ class Check:
                 if check_run(first, lo, start.link, file_end_position=file_end).end:
                     return start, True
         return starts[0], False
+
+    def damaged_ranges(self) -> list[DamagedRange]:
+        """Return the ranges of entries below the known good position that a replica has to fetch
+        again, oldest first, as a node of a raft group finds them when it starts.
+
+        Reads the whole log once more. Empty for a plain log, and where it is not known how far the
+        log was good or how it began.
+        """
+        mark, known_good = self.trust.mark, self.trust.known_good_position
+        is_known = not self.is_resetting and self.is_start_proven and known_good != NOWHERE
+        if self.index is None or mark is None or not is_known:
+            return []
+        data, goal = self.data, Goal(known_good, mark.durable_index)
+
+        def read(position: int, size_bytes: int) -> bytes:
+            if not data.position <= position < data.end_position:  # A missing file.
+                return bytes(size_bytes)
+            return data.read(position, size_bytes)
+
+        try:
+            walk = DamageWalk(read, self.config.file_size_bytes, goal)
+            return list(walk.ranges(EntryBoundary(self.start.min_position, self.start.link)))
+        finally:
+            self.place.descriptors.close()
 
     # --- Running ---
 
@@ -161,7 +173,7 @@ class Check:
             yield from self._owner.check(self.fs, self.root)
             yield from stray_files(self.fs, self.root, self.layout, self._owner.names)
         finally:
-            self.descriptors.close()
+            self.place.descriptors.close()
         refuse_if_locked(self.root)
 
     def _check_log(self, progress: Progress) -> Iterator[Finding]:
@@ -174,7 +186,8 @@ class Check:
             known_good_position=trust.known_good_position,
             progress=progress,
         )
-        derived = self._derived(begin)
+        scope = DerivedScope(self.place, self.config, begin, trust, [])
+        derived = DerivedCheck(scope, self._log_finding)
         has_damage = False
         if data.files and data.position < begin:
             dirty = data.first_dirty(data.position, begin)
@@ -193,29 +206,6 @@ class Check:
         self.notices = derived.notices()
         yield from self._check_end(walk.end_position, derived.newest_unix_ms, has_damage=has_damage)
         progress("derived", 1, 1)
-
-    def _derived(self, begin_position: int) -> DerivedCheck:
-        config, trust = self.config, self.trust
-        queues = QueueCheck(
-            self.fs,
-            self.descriptors,
-            self.root,
-            config.consume_queue_units_per_file,
-            min_position=begin_position,
-            trust=trust,
-            log_finding=self._log_finding,
-        )
-        index = IndexCheck(
-            self.fs,
-            self.descriptors,
-            self.root,
-            slot_count=config.index_slot_count,
-            entry_count=config.index_entry_count,
-            min_position=begin_position,
-            trust=trust,
-        )
-        without_queues = topics_of(self.fs, self.root)
-        return DerivedCheck(queues, index, self._log_finding, without_queues)
 
     def _log_finding(
         self, position: int, at: int, field: str, expected: str, actual: str

@@ -82,6 +82,20 @@ def refuse_if_locked(root: str) -> None:
         raise LockedError(os.path.join(root, LOCK_NAME), holder)
 
 
+class Place(NamedTuple):
+    """A directory that is read, and the bound on its open files."""
+
+    fs: FileSystem
+    descriptors: DescriptorCache
+    root: str
+
+    def read(self, name: str, at: int, size_bytes: int) -> bytes:
+        """Return bytes of a file below the root. Raises FileSystemError."""
+        path = os.path.join(self.root, name)
+        with self.descriptors.use(path) as opened:
+            return self.fs.read_at(opened.fd, path, at, size_bytes)
+
+
 class Segment(NamedTuple):
     """One file of a sequence. `path` is below the root; a missing file has size 0."""
 
@@ -100,35 +114,30 @@ class Segments:
 
     def __init__(
         self,
-        descriptors: DescriptorCache,
-        fs: FileSystem,
-        root: str,
+        place: Place,
         directory: str,
         file_size_bytes: int,
         part: Part,
         first_position: int | None = None,
     ) -> None:
-        """Take the files; `directory` is below `root`.
+        """Take the files; `directory` is below the root.
 
         With `first_position` the sequence begins there, and older files are left-overs.
         """
-        self._descriptors, self._fs, self._root = descriptors, fs, root
+        self._place = place
         self.directory, self.part = directory, part
         self._severity = Severity.REPAIRABLE if part is Part.LOG else Severity.DERIVED
         self.file_size_bytes: Final = file_size_bytes
         self.findings: list[Finding] = []
         self.files: tuple[Segment, ...] = ()
-        self._load(first_position)
-
-    def _load(self, first_position: int | None) -> None:
         segments: dict[int, Segment] = {}
-        for name in self._fs.list_directory(os.path.join(self._root, self.directory)):
+        for name in place.fs.list_directory(os.path.join(place.root, directory)):
             path = f"{self.directory}/{name}"
-            if not (len(name) == fmt.FILE_NAME_DIGITS and name.isdecimal()):
+            if not fmt.is_file_name(name):
                 self.findings.append(odd_file(path, self.part))
                 continue
             position, size = int(name), self.file_size_bytes
-            size_bytes = os.stat(os.path.join(self._root, path)).st_size
+            size_bytes = os.stat(os.path.join(place.root, path)).st_size
             if position % size:
                 expected = f"a multiple of {size}"
                 self._wrong(path, 0, "file name", expected, name)
@@ -204,23 +213,22 @@ class Segments:
     # --- Bytes ---
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Copy bytes of one file; missing ones read as zeros."""
-        file = self.file_at(position)
-        at = position - file.position
-        assert at + size_bytes <= self.file_size_bytes, f"{file.path}: {at} + {size_bytes}"
-        there = max(0, min(size_bytes, file.size_bytes - at))
-        data = b""
-        if there:
-            try:
-                data = self._read(file, at, there)
-            except FileSystemError:
-                data = self._read_pages(file, at, there)
-        return data if len(data) == size_bytes else data.ljust(size_bytes, b"\0")
-
-    def _read(self, file: Segment, at: int, size_bytes: int) -> bytes:
-        path = os.path.join(self._root, file.path)
-        with self._descriptors.use(path) as opened:
-            return self._fs.read_at(opened.fd, path, at, size_bytes)
+        """Copy bytes of the sequence; missing ones read as zeros."""
+        parts, hi = [], position + size_bytes
+        while position < hi:
+            file = self.file_at(position)
+            at = position - file.position
+            room = min(hi - position, self.file_size_bytes - at)
+            there = max(0, min(room, file.size_bytes - at))
+            data = b""
+            if there:
+                try:
+                    data = self._place.read(file.path, at, there)
+                except FileSystemError:
+                    data = self._read_pages(file, at, there)
+            parts.append(data if len(data) == room else data.ljust(room, b"\0"))
+            position += room
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_pages(self, file: Segment, at: int, size_bytes: int) -> bytes:
         """Read page by page; pages that cannot be read are zeros and a finding each."""
@@ -228,14 +236,11 @@ class Segments:
         while at < hi:
             page_hi = min(hi, (at // PAGE_SIZE_BYTES + 1) * PAGE_SIZE_BYTES)
             try:
-                parts.append(self._read(file, at, page_hi - at))
+                parts.append(self._place.read(file.path, at, page_hi - at))
             except FileSystemError as error:
                 parts.append(bytes(page_hi - at))
-                page, reason = (
-                    at // PAGE_SIZE_BYTES * PAGE_SIZE_BYTES,
-                    os.strerror(error.errno_value),
-                )
-                self._wrong(file.path, page, "page", "readable", reason)
+                page = at // PAGE_SIZE_BYTES * PAGE_SIZE_BYTES
+                self._wrong(file.path, page, "page", "readable", os.strerror(error.errno_value))
             at = page_hi
         return b"".join(parts)
 
@@ -253,7 +258,7 @@ class Segments:
         return self.position
 
     def first_dirty(self, lo: int, hi: int) -> int | None:
-        """Return the first position of [lo, hi), bytes of one file, that is not zero."""
+        """Return the first position of [lo, hi) that is not zero."""
         while lo < hi:
             data = self.read(lo, min(hi - lo, SCAN_SIZE_BYTES))
             rest = data.lstrip(b"\0")

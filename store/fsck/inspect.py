@@ -6,21 +6,24 @@ Sources: storage-formats 0.3, 2.1, 3.1, 4.1.
 """
 
 import os
+from bisect import bisect_left
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from store import format as fmt
+from store.config import StoreConfig
 from store.derived.keys.index_files import DIRECTORY as INDEX_DIRECTORY
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.derived.queues.consume_queues import queue_names
 from store.durability import checkpoint
-from store.errors import LayoutError
 from store.files.descriptor_cache import DescriptorCache
 from store.fsck.checks.meta import read_starts, read_trust, stray_files
-from store.fsck.files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, holder_of
+from store.fsck.files import OPEN_FILES_MAX, Place, ReadOnlyFileSystem, Segments, holder_of
 from store.fsck.layout import GivenSettings, Layout, detect, index_names
 from store.fsck.types import NO_OWNER_FILES, OwnerFiles, Part, Severity
 
-_FILLER_SIZE = fmt.CONSUME_QUEUE_FILLER_SIZE
 Row = dict[str, object]
 
 
@@ -31,7 +34,11 @@ def inspect(
 
     Raises LayoutError when there is no store or it cannot be told how to read it, FileSystemError.
     """
-    return Inspection(root, given, owner).row()
+    inspection = _Inspection(root, given, owner)
+    try:
+        return inspection.row()
+    finally:
+        inspection.place.descriptors.close()
 
 
 def readable_time(unix_ms: int) -> str | None:
@@ -42,32 +49,25 @@ def readable_time(unix_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Inspection:
+class _Inspection:
     """One inspection of one directory."""
 
     def __init__(self, root: str, given: GivenSettings | None, owner: OwnerFiles) -> None:
-        if not os.path.isdir(root):
-            raise LayoutError(root, "a store directory", "no directory")
         self._root, self._owner = root, owner
         self._fs = ReadOnlyFileSystem()
         self._layout: Layout = detect(self._fs, root, given)
         self._config = self._layout.config
-        self._descriptors = DescriptorCache(self._fs, OPEN_FILES_MAX)
+        self.place = Place(self._fs, DescriptorCache(self._fs, OPEN_FILES_MAX), root)
 
     def row(self) -> Row:
         """Read the parts that are cheap to read."""
-        try:
-            return self._row()
-        finally:
-            self._descriptors.close()
-
-    def _row(self) -> Row:
         root, layout = self._root, self._layout
-        log = self._segments(layout.log_directory, self._config.file_size_bytes)
+        size_bytes = self._config.file_size_bytes
+        log = Segments(self.place, layout.log_directory, size_bytes, Part.LOG)
         trust, _ = read_trust(self._fs, root, log_is_empty=not log.files)
         mark = trust.mark
         free_bytes, disk_bytes = self._fs.free_bytes(root)
-        queues = self._queues(log.position)
+        queues = list(queue_ranges(self.place, self._config, log.position))
         strays = [*stray_files(self._fs, root, layout, self._owner.names), *log.findings]
         return {
             "directory": os.path.abspath(root),
@@ -77,22 +77,27 @@ class Inspection:
             "last_run_clean": trust.last_run.was_clean,
             "same_boot": trust.last_run.same_boot,
             **self._log_row(log),
-            "topic_count": len({row["topic"] for row in queues}),
+            "topic_count": len({queue.topic for queue in queues}),
             "queue_count": len(queues),
-            "queued_record_count": sum(
-                int(str(row["max_offset"])) - int(str(row["min_offset"])) for row in queues
-            ),
+            "queued_record_count": sum(queue.max_offset - queue.min_offset for queue in queues),
             "durable_position": mark.durable_position if mark else None,
             "durable_index": mark.durable_index if mark else None,
             "dispatched_position": mark.dispatched_position if mark else None,
             "dispatched_durable_position": mark.dispatched_durable_position if mark else None,
             "known_good_position": trust.known_good_position if mark else None,
-            "used_bytes": self._used_bytes(),
+            "used_bytes": sum(  # Of the files on disk, holes left out.
+                os.lstat(os.path.join(directory, name)).st_blocks * 512
+                for directory, _, names in os.walk(root)
+                for name in names
+            ),
             "disk_free_bytes": free_bytes,
             "disk_size_bytes": disk_bytes,
             "left_over": [f.path for f in strays if f.severity is Severity.LEFT_OVER],
             "unknown": [f.path for f in strays if f.severity is Severity.UNKNOWN],
-            "settings": self._settings(),
+            "settings": [
+                {"setting": name, "value": getattr(self._config, name), "from": source}
+                for name, source in layout.source.items()
+            ],
             "log_files": [
                 {
                     "file": file.path,
@@ -102,20 +107,10 @@ class Inspection:
                 }
                 for file in log.files
             ],
-            "queues": queues,
+            "queues": [queue._asdict() for queue in queues],
             "index_files": self._index_files(),
             "checkpoint": self._checkpoint(),
         }
-
-    def _segments(self, directory: str, file_size_bytes: int) -> Segments:
-        place = self._descriptors, self._fs, self._root
-        return Segments(*place, directory, file_size_bytes, Part.LOG)
-
-    def _settings(self) -> list[Row]:
-        return [
-            {"setting": name, "value": getattr(self._config, name), "from": source}
-            for name, source in self._layout.source.items()
-        ]
 
     def _log_row(self, log: Segments) -> Row:
         """Return how far the log goes, by its last byte that is not zero."""
@@ -129,34 +124,13 @@ class Inspection:
             starts, _, _ = read_starts(self._fs, self._root, directory)
             unit = fmt.INDEX_UNIT_SIZE_BYTES
             units = self._config.ledger_index_units_per_file * unit
-            index = self._segments(f"{directory}/index", units)
+            index = Segments(self.place, f"{directory}/index", units, Part.LEDGER_INDEX)
             row["first_index"] = starts[0].link.entry_index + 1
             # A unit ends with a term, which is not zero as a rule, so the last one is found so.
             row["last_index"] = (index.dirty_hi() + unit - 1) // unit - 1
         return row
 
     # --- Derived files ---
-
-    def _queues(self, min_position: int) -> list[Row]:
-        rows: list[Row] = []
-        top = os.path.join(self._root, QUEUE_DIRECTORY)
-        for topic in self._fs.list_directory(top):
-            path = os.path.join(top, topic)
-            names = self._fs.list_directory(path) if os.path.isdir(path) else []
-            for queue_id in sorted(int(n) for n in names if n.isdecimal()):
-                size_bytes = self._config.consume_queue_units_per_file * UNIT_SIZE_BYTES
-                files = self._segments(f"{QUEUE_DIRECTORY}/{topic}/{queue_id}", size_bytes)
-                lo, hi = queue_offsets(files, min_position)
-                rows.append(
-                    {
-                        "topic": topic,
-                        "queue_id": queue_id,
-                        "min_offset": lo,
-                        "max_offset": hi,
-                        "file_count": len(files.files),
-                    }
-                )
-        return rows
 
     def _index_files(self) -> list[Row]:
         rows: list[Row] = []
@@ -196,34 +170,34 @@ class Inspection:
             for name, value in zip(names, values, strict=True)
         ]
 
-    def _used_bytes(self) -> int:
-        """Return the sum of the sizes of the files on disk, holes left out."""
-        total = 0
-        for directory, _, names in os.walk(self._root):
-            for name in names:
-                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
-        return total
+
+class QueueRange(NamedTuple):
+    """The offsets [min_offset, max_offset) of a queue whose records are at or behind a position."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    file_count: int
 
 
-def queue_offsets(files: Segments, min_position: int) -> tuple[int, int]:
-    """Return (first offset of a kept record, next offset) of a queue, by binary search.
+def queue_ranges(place: Place, config: StoreConfig, position: int) -> Iterator[QueueRange]:
+    """Find the range of each queue of a directory, by binary search.
 
     Correct for a queue that is not damaged. Fillers and expired units come before, zeros behind.
     """
-    hi = (files.dirty_hi() + UNIT_SIZE_BYTES - 1) // UNIT_SIZE_BYTES if files.files else 0
-    lo = first_unit_at(files, min_position, hi)
-    return lo, hi
+    file_size_bytes = config.consume_queue_units_per_file * UNIT_SIZE_BYTES
+    names = queue_names(place.fs, os.path.join(place.root, QUEUE_DIRECTORY))
+    for topic, queue_id in sorted(names):
+        directory = f"{QUEUE_DIRECTORY}/{topic}/{queue_id}"
+        files = Segments(place, directory, file_size_bytes, Part.QUEUE)
+        hi = (files.dirty_hi() + UNIT_SIZE_BYTES - 1) // UNIT_SIZE_BYTES
+        lo = files.position // UNIT_SIZE_BYTES
 
+        def is_kept(offset: int, files: Segments = files) -> bool:
+            unit = files.read(offset * UNIT_SIZE_BYTES, UNIT_SIZE_BYTES)
+            own, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(unit)
+            return bool(size_bytes != fmt.CONSUME_QUEUE_FILLER_SIZE and own >= position)
 
-def first_unit_at(files: Segments, position: int, hi: int) -> int:
-    """Return the first offset before `hi` whose record is at or behind a position, or `hi`."""
-    lo = files.position // UNIT_SIZE_BYTES
-    while lo < hi:
-        middle = (lo + hi) // 2
-        unit = files.read(middle * UNIT_SIZE_BYTES, UNIT_SIZE_BYTES)
-        own, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(unit)
-        if size_bytes == _FILLER_SIZE or own < position:
-            lo = middle + 1
-        else:
-            hi = middle
-    return lo
+        lo += bisect_left(range(lo, hi), True, key=is_kept)
+        yield QueueRange(topic, queue_id, lo, hi, len(files.files))

@@ -77,16 +77,13 @@ def _messages(path: str) -> Iterator[Message]:
                 continue
             if 0 < len(data) - at < size_bytes:
                 break  # The rest of the record comes with the next part.
-            message = _decode(path, data, at)
+            try:
+                message = decode_message(data, at)
+            except RecordFormatError as error:
+                what = error.field, error.expected, error.actual
+                raise CorruptionError(path, 0, *what) from error
             yield message
             at += message.size_bytes
         data = data[at:]
     if data:
         raise CorruptionError(path, 0, "last record", "a whole one", f"{len(data)} bytes")
-
-
-def _decode(path: str, data: bytes, at: int) -> Message:
-    try:
-        return decode_message(data, at)
-    except RecordFormatError as error:
-        raise CorruptionError(path, 0, error.field, error.expected, error.actual) from error

@@ -15,8 +15,10 @@ from typing import Final, Literal
 from store import format as fmt
 from store.config import MIB, StoreConfig
 from store.derived.keys.index_files import DIRECTORY as INDEX_DIRECTORY
+from store.derived.keys.key_sums import IndexShape
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.derived.queues.consume_queues import queue_names
 from store.errors import FileSystemError, LayoutError
 from store.files.file_system import FileSystem
 from store.log.commit_log import DIRECTORY as COMMIT_LOG_DIRECTORY
@@ -138,7 +140,7 @@ def _rolling(fs: FileSystem, directory: str) -> list[tuple[int, int]]:
     return [
         (int(name), os.stat(os.path.join(directory, name)).st_size)
         for name in fs.list_directory(directory)
-        if len(name) == fmt.FILE_NAME_DIGITS and name.isdecimal()
+        if fmt.is_file_name(name)
     ]
 
 
@@ -160,13 +162,8 @@ def _best_size(sequences: Sequence[list[tuple[int, int]]], multiple_of: int) -> 
 
 def _queue_units(fs: FileSystem, directory: str) -> int | None:
     """Return how many units a consume queue file has."""
-    sequences = []
-    for topic in fs.list_directory(directory):
-        path = os.path.join(directory, topic)
-        if os.path.isdir(path):
-            for queue_id in fs.list_directory(path):
-                if os.path.isdir(os.path.join(path, queue_id)):
-                    sequences.append(_rolling(fs, os.path.join(path, queue_id)))
+    queues = [f"{directory}/{topic}/{queue_id}" for topic, queue_id in queue_names(fs, directory)]
+    sequences = [_rolling(fs, queue) for queue in queues if os.path.isdir(queue)]
     size_bytes = _best_size(sequences, UNIT_SIZE_BYTES)
     return size_bytes and size_bytes // UNIT_SIZE_BYTES
 
@@ -177,14 +174,14 @@ def index_names(fs: FileSystem, directory: str) -> list[str]:
     return [n for n in names if len(n) == fmt.INDEX_FILE_NAME_DIGITS and n.isdecimal()]
 
 
-def _index_shape(fs: FileSystem, directory: str) -> tuple[int, int] | None:
-    """Return (slots, entries) that most key index files prove; None when none does."""
-    default = (_DEFAULT.index_slot_count, _DEFAULT.index_entry_count)
-    votes: Counter[tuple[int, int]] = Counter()
+def _index_shape(fs: FileSystem, directory: str) -> IndexShape | None:
+    """Return the shape that most key index files prove; None when none does."""
+    default = IndexShape(_DEFAULT.index_slot_count, _DEFAULT.index_entry_count)
+    votes: Counter[IndexShape] = Counter()
     for name in index_names(fs, directory):
         path = os.path.join(directory, name)
         size_bytes = os.stat(path).st_size
-        if size_bytes == index_size_bytes(*default):
+        if size_bytes == default.size_bytes:
             votes[default] += 1
             continue
         fd = fs.open(path, read_only=True)
@@ -199,19 +196,13 @@ def _index_shape(fs: FileSystem, directory: str) -> tuple[int, int] | None:
     return max(votes, key=lambda shape: votes[shape]) if votes else None
 
 
-def index_size_bytes(slot_count: int, entry_count: int) -> int:
-    """Return the size of a key index file (3.1)."""
-    slots_size_bytes = slot_count * fmt.INDEX_SLOT_SIZE_BYTES
-    return fmt.INDEX_HEADER_SIZE_BYTES + slots_size_bytes + entry_count * fmt.INDEX_ENTRY_SIZE_BYTES
-
-
-def _shape_of(fs: FileSystem, fd: int, path: str, size_bytes: int) -> tuple[int, int] | None:
+def _shape_of(fs: FileSystem, fd: int, path: str, size_bytes: int) -> IndexShape | None:
     """Find where the entries begin, in two ways, so that one damaged field does not hide it.
 
     The entries end with the file. So the last one that is not zero, and the count of the header,
     give the place of the first one; the begin position of the header gives it, too.
     """
-    if size_bytes < index_size_bytes(1, 2):
+    if size_bytes < IndexShape(1, 2).size_bytes:
         return None
     header = fs.read_at(fd, path, 0, fmt.INDEX_HEADER_SIZE_BYTES)
     _, _, begin_position, _, _, count = fmt.INDEX_HEADER.unpack(header)
@@ -249,9 +240,9 @@ def _last_entry_at(fs: FileSystem, fd: int, path: str, size_bytes: int) -> int |
     return None
 
 
-def _shape(size_bytes: int, entries_at: int) -> tuple[int, int]:
+def _shape(size_bytes: int, entries_at: int) -> IndexShape:
     slots_size_bytes = entries_at - fmt.INDEX_HEADER_SIZE_BYTES
-    return (
+    return IndexShape(
         slots_size_bytes // fmt.INDEX_SLOT_SIZE_BYTES,
         (size_bytes - entries_at) // fmt.INDEX_ENTRY_SIZE_BYTES,
     )
@@ -285,13 +276,10 @@ def _has_property_crc(fs: FileSystem, directory: str, *, is_ledger: bool) -> boo
     if not files:
         return None
     path = os.path.join(directory, fmt.file_name(files[0][0]))
-    fd = fs.open(path, read_only=True)
     try:
-        data = fs.read_at(fd, path, 0, min(_SAMPLE_SIZE_BYTES, files[0][1]))
+        data = fs.read_file(path, _SAMPLE_SIZE_BYTES)
     except FileSystemError:
         return None
-    finally:
-        fs.close(fd)
     count = data.count(fmt.MAGIC_V1.to_bytes(4, "big")) + data.count(
         fmt.MAGIC_V2.to_bytes(4, "big")
     )

@@ -7,20 +7,20 @@ action with a `Loss`, which has to be accepted. Sources: fault-matrix D5 to D10,
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from store import format as fmt
 from store.derived.log_walk import said_of
-from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.durability import checkpoint, durable_mark
 from store.errors import FileSystemError
 from store.files.checksum import crc32c
 from store.fsck.check import Check
-from store.fsck.checks.container import LedgerCheck, PlainCheck
-from store.fsck.checks.log import NOWHERE, LogPass, RecordRun
+from store.fsck.checks.container import LedgerCheck, PlainCheck, RecordRun
+from store.fsck.checks.log import NOWHERE, LogPass
 from store.fsck.files import PAGE_SIZE_BYTES, Segments
-from store.fsck.inspect import first_unit_at
+from store.fsck.inspect import queue_ranges
 from store.fsck.layout import GivenSettings
 from store.fsck.types import (
     Action,
@@ -50,9 +50,9 @@ def plan(
     """
     maker = _Planner(root, given)
     try:
-        return maker.plan(list(findings))
+        return [replace(action, config=maker.config) for action in maker.plan(list(findings))]
     finally:
-        maker.check.descriptors.close()
+        maker.check.place.descriptors.close()
 
 
 class _Planner:
@@ -81,24 +81,22 @@ class _Planner:
         if ledger_findings and self.check.index is not None:
             why = f"{len(ledger_findings)} units differ from the entries"
             directory = self.check.index.directory
-            actions.append(self._action(ActionKind.REBUILD_LEDGER_INDEX, directory, why))
+            actions.append(Action(ActionKind.REBUILD_LEDGER_INDEX, directory, why))
         derived = [
             f for f in findings if f.part in _DERIVED and f.severity in (*_LOST, Severity.DERIVED)
         ]
         if derived or cut is not None:
             why = f"{len(derived)} findings" if derived else "the log gets shorter"
-            actions.append(self._action(ActionKind.REBUILD_DERIVED, QUEUE_DIRECTORY, why))
+            actions.append(Action(ActionKind.REBUILD_DERIVED, QUEUE_DIRECTORY, why))
         if Part.CHECKPOINT in parts or cut is not None:
             why = "what it says of the log is not so"
             name = checkpoint.FILE_NAME
-            actions.append(self._action(ActionKind.RECREATE_CHECKPOINT, name, why))
+            actions.append(Action(ActionKind.RECREATE_CHECKPOINT, name, why))
         if Part.MARKS in parts or cut is not None or derived:
             why = f"they have to say how far {log} goes"
             name = durable_mark.FILE_NAME
             position = self._whole_position() if cut is None else cut.position
-            actions.append(
-                Action(ActionKind.RECREATE_MARKS, name, why, position=position, config=self.config)
-            )
+            actions.append(Action(ActionKind.RECREATE_MARKS, name, why, position=position))
         return actions
 
     def _whole_position(self) -> int:
@@ -110,19 +108,15 @@ class _Planner:
             pass
         return check.walk.end_position if check.walk is not None else 0
 
-    def _action(self, kind: ActionKind, path: str, why: str) -> Action:
-        return Action(kind, path, why, config=self.config)
-
     # --- Actions without loss ---
 
     def _removals(self, findings: list[Finding]) -> list[Action]:
         """Return the removals: left-overs go, log files under a wrong name are moved aside."""
-        actions = []
-        for finding in findings:
-            is_misnamed = finding.part is Part.LOG and finding.field == "file name"
-            if finding.severity is Severity.LEFT_OVER or is_misnamed:
-                actions.append(self._action(ActionKind.REMOVE, finding.path, finding.actual))
-        return actions
+        return [
+            Action(ActionKind.REMOVE, f.path, f.actual)
+            for f in findings
+            if f.severity is Severity.LEFT_OVER or (f.part is Part.LOG and f.field == "file name")
+        ]
 
     def _start(self, findings: list[Finding]) -> list[Action]:
         bad = [f for f in findings if f.part is Part.START]
@@ -133,17 +127,8 @@ class _Planner:
             why = f"{bad[0].field}: no start of the log that is left fits its first entry"
             return [Action(ActionKind.REFETCH, bad[0].path, why)]
         why = f"the first entry proves that it follows entry {check.start.link.entry_index}"
-        directory = check.layout.ledger_directory
-        return [
-            Action(
-                ActionKind.RECREATE_START,
-                directory,
-                why,
-                position=check.start.file_position,
-                start=check.start,
-                config=self.config,
-            )
-        ]
+        kind, path, start = ActionKind.RECREATE_START, check.layout.ledger_directory, check.start
+        return [Action(kind, path, why, position=start.file_position, start=start)]
 
     def _rewrites(self, findings: list[Finding], end_position: int) -> list[Action]:
         """Return one action for each log file that stays, for sizes, blanks and unused bytes."""
@@ -171,7 +156,6 @@ class _Planner:
                     zero_lo=zero_lo,
                     zero_hi=zero_hi,
                     blank=finding.position >= 0,
-                    config=self.config,
                 )
         return list(actions.values())
 
@@ -191,7 +175,6 @@ class _Planner:
                 field,
                 zero_lo=page,
                 fingerprint=crc32c(self._page(path, page)),
-                config=self.config,
             )
             for (path, page), field in list(pages.items())[:_KEPT_PAGES_MAX]
         ]
@@ -239,7 +222,6 @@ class _Planner:
             zero_hi=data.file_size_bytes,
             fingerprint=fingerprint(data, position),
             loss=loss,
-            config=self.config,
         )
 
     def _entry_start(self, position: int) -> int:
@@ -293,7 +275,11 @@ class _Planner:
             container.lose()
         else:
             container = PlainCheck(require_property_crc=self.config.property_crc)
-        queues = self._queue_units(lo_position)
+        queues = {
+            (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset)
+            for queue in queue_ranges(check.place, self.config, lo_position)
+            if queue.min_offset < queue.max_offset
+        }
         record_count = 0
         if data.position <= lo_position < data.end_position:
             walk = LogPass(
@@ -319,31 +305,6 @@ class _Planner:
             record_count,
             tuple(LostQueue(t, i, lo, hi) for (t, i), (lo, hi) in sorted(queues.items())),
         )
-
-    def _queue_units(self, position: int) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return the offsets of each queue with records at and behind a position, by its units."""
-        units: dict[tuple[str, int], tuple[int, int]] = {}
-        fs, top = self.check.fs, os.path.join(self.root, QUEUE_DIRECTORY)
-        for topic in fs.list_directory(top):
-            path = os.path.join(top, topic)
-            names = fs.list_directory(path) if os.path.isdir(path) else []
-            for name in names:
-                if not name.isdecimal():
-                    continue
-                files = Segments(
-                    self.check.descriptors,
-                    fs,
-                    self.root,
-                    f"{QUEUE_DIRECTORY}/{topic}/{name}",
-                    self.config.consume_queue_units_per_file * UNIT_SIZE_BYTES,
-                    Part.QUEUE,
-                )
-                if files.files:
-                    hi = (files.dirty_hi() + UNIT_SIZE_BYTES - 1) // UNIT_SIZE_BYTES
-                    lo = first_unit_at(files, position, hi)
-                    if lo < hi:
-                        units[topic, int(name)] = (lo, hi)
-        return units
 
 
 def _count(data: bytes, tails: TailReader, queues: dict[tuple[str, int], tuple[int, int]]) -> int:

@@ -18,7 +18,7 @@ from store.config import MIB, StoreConfig
 from store.derived.dispatch import Dispatcher
 from store.derived.keys.index_files import IndexFiles
 from store.derived.queues.consume_queues import ConsumeQueues
-from store.durability import checkpoint, durable_mark
+from store.durability import durable_mark
 from store.durability.checkpoint import Checkpoint
 from store.durability.durable_mark import DurableMark, Mark
 from store.durability.identity import DirectoryLock, RunMarker
@@ -29,7 +29,6 @@ from store.files.file_system import FileSystem
 from store.files.staging import TEMPORARY_SUFFIX, is_unfinished, stage
 from store.fsck.checks.meta import DAMAGED_DIRECTORY, read_marks
 from store.fsck.files import PAGE_SIZE_BYTES
-from store.fsck.layout import GivenSettings, detect
 from store.fsck.plan import FINGERPRINT_SIZE_BYTES
 from store.fsck.types import (
     Action,
@@ -54,7 +53,6 @@ def apply(
     actions: Iterable[Action],
     *,
     accept_loss: bool = False,
-    given: GivenSettings | None = None,
     progress: Progress = no_progress,
     fs: FileSystem | None = None,
 ) -> None:
@@ -73,10 +71,10 @@ def apply(
     lock = DirectoryLock(fs, root)
     lock.acquire()
     try:
-        config = next((a.config for a in todo if a.config is not None), None)
-        if config is None:
-            config = detect(fs, root, given).config
-        _Repair(fs, root, config, progress).run(todo)
+        if todo:
+            config = todo[0].config
+            assert config is not None, "an action that no plan made"
+            _Repair(fs, root, config, progress).run(todo)
     finally:
         lock.release()
 
@@ -93,25 +91,19 @@ class _Repair:
             if action.kind is ActionKind.CUT_LOG:
                 self._check_fingerprint(action)
         kinds = {action.kind for action in actions}
+        steps = {  # The others below, with the log open; a node refetches.
+            ActionKind.KEEP: self._keep_page,
+            ActionKind.REMOVE: self._remove,
+            ActionKind.REWRITE_FILE: self._replace,
+            ActionKind.RECREATE_START: self._recreate_start,
+            ActionKind.CUT_LOG: self._cut,
+            ActionKind.REBUILD_LEDGER_INDEX: self._drop_ledger_index,
+            ActionKind.RECREATE_CHECKPOINT: self._recreate_checkpoint,
+        }
         for action in actions:
             hit("fsck_repair.step")
-            match action.kind:
-                case ActionKind.KEEP:
-                    self._keep_page(action)
-                case ActionKind.REMOVE:
-                    self._remove(action)
-                case ActionKind.REWRITE_FILE:
-                    self._replace(action)
-                case ActionKind.RECREATE_START:
-                    self._recreate_start(action)
-                case ActionKind.CUT_LOG:
-                    self._cut(action)
-                case ActionKind.REBUILD_LEDGER_INDEX:
-                    self._drop_ledger_index(action)
-                case ActionKind.RECREATE_CHECKPOINT:
-                    self._recreate_checkpoint()
-                case ActionKind.REBUILD_DERIVED | ActionKind.RECREATE_MARKS | ActionKind.REFETCH:
-                    pass  # Below, with the log open; a node does the last one.
+            if action.kind in steps:
+                steps[action.kind](action)
         with_log = {
             ActionKind.CUT_LOG,
             ActionKind.REBUILD_LEDGER_INDEX,
@@ -170,7 +162,7 @@ class _Repair:
         directory = os.path.join(self.root, DAMAGED_DIRECTORY)
         self.fs.make_directory(directory)
         name = os.path.basename(path)
-        position = lo + (int(name) if len(name) == fmt.FILE_NAME_DIGITS and name.isdecimal() else 0)
+        position = lo + (int(name) if fmt.is_file_name(name) else 0)
         base = os.path.join(directory, f"{path.replace('/', '_')}-{position}")
         for number in count():
             target = f"{base}.{number}" if number else base
@@ -261,13 +253,11 @@ class _Repair:
     def _remove(self, action: Action) -> None:
         """Remove the file of an unfinished step; a file that may hold data is moved aside."""
         path = os.path.join(self.root, action.path)
-        if not os.path.isfile(path):
-            return
-        if is_unfinished(path):
+        if not is_unfinished(path):
+            self._move_aside(action.path)
+        elif os.path.isfile(path):
             self.fs.unlink(path)
             self.fs.sync_directory(os.path.dirname(path))
-        else:
-            self._move_aside(action.path)
 
     # --- The log ---
 
@@ -297,9 +287,8 @@ class _Repair:
         hit("fsck_repair.marks_lowered")
         names = self.fs.list_directory(os.path.join(self.root, self.directory))
         for name in reversed(names):
-            is_file = len(name) == fmt.FILE_NAME_DIGITS and name.isdecimal()
             path = f"{self.directory}/{name}"
-            if is_file and int(name) >= action.position and path != action.path:
+            if fmt.is_file_name(name) and int(name) >= action.position and path != action.path:
                 self._move_aside(path)
         self._replace(action)
 
@@ -398,13 +387,12 @@ class _Repair:
             queues.close()
             index.close()
 
-    def _recreate_checkpoint(self) -> None:
+    def _recreate_checkpoint(self, action: Action) -> None:
         """Begin a new checkpoint with zeros, which only makes a recovery look further back."""
-        path = os.path.join(self.root, checkpoint.FILE_NAME)
-        size_bytes = fmt.CHECKPOINT_SIZE_BYTES
+        path = os.path.join(self.root, action.path)
         if os.path.exists(path):
             content = b"".join(data for _, data in self._chunks(path, 0, os.stat(path).st_size))
-            if content == bytes(size_bytes):
+            if content == bytes(fmt.CHECKPOINT_SIZE_BYTES):
                 return
-            self._move_aside(checkpoint.FILE_NAME)
+            self._move_aside(action.path)
         Checkpoint.open(self.fs, self.root).close()

@@ -185,9 +185,6 @@ class Action:
     start: LogStart | None = None
     config: StoreConfig | None = None
 
-    def __str__(self) -> str:
-        return f"{self.kind} {self.path}: {self.why}"
-
 
 class LossRefusedError(StoreError):
     """A repair would drop records once acknowledged, and that was not accepted. No byte changed."""

@@ -25,11 +25,12 @@ disk counts as full while one more file still fits.
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Self
 
 from store.config import StoreConfig
 from store.errors import CorruptionError, FileSystemError, StoreFullError
 from store.files.mapped_file import MappedFile
+from store.log.record_log import RecordLog
 from store.stats import StoreCounters
 
 DELETE_COUNT_MAX: Final = 10  # A round; as RocketMQ's deleteFileBatchMax.
@@ -172,19 +173,6 @@ def ages_ms(newest_unix_ms: Sequence[int | None], now_unix_ms: int, retention_ms
     return ages
 
 
-class RetainedLog(Protocol):
-    """A log, as retention needs it. Every `RecordLog` is one."""
-
-    @property
-    def flushed_position(self) -> int:
-        """Position before which every byte is durable."""
-        ...
-
-    def delete_first(self) -> int:
-        """Delete the oldest file; return the bytes freed."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class RetentionRound:
     """Result of one round. `error` ended it early, or hid how old a file is; the next round tries
@@ -202,14 +190,14 @@ class Retention:
     def __init__(
         self,
         policy: RetentionPolicy,
-        log: RetainedLog,
+        log: RecordLog,
         files: Callable[[], Sequence[MappedFile]],
         newest_unix_ms: Callable[[MappedFile], int | None],
         *,
         path: str,
-        deletable_position: Callable[[], int] | None = None,
-        spare_file_count: Callable[[], int] = lambda: 0,
-        counters: StoreCounters | None = None,
+        deletable_position: Callable[[], int],
+        spare_file_count: Callable[[], int],
+        counters: StoreCounters,
     ) -> None:
         """Take the log and its files. `newest_unix_ms` is called once for each complete file: its
         newest store timestamp, for which the first one of the next file is good enough.
@@ -221,7 +209,7 @@ class Retention:
         self._path = path
         self._deletable_position = deletable_position
         self._spare_file_count = spare_file_count
-        self._counters = counters or StoreCounters()
+        self._counters = counters
         self._unreadable: FileSystemError | CorruptionError | None = None  # Of this round.
         self.newest_times: dict[int, int] = {}
         """Newest store time of complete files, by position, as far as it was needed so far."""
@@ -275,9 +263,7 @@ class Retention:
             raise StoreFullError(self._path, max(needed, by_ratio), self.usage.free_bytes)
 
     def _ages(self, files: Sequence[MappedFile]) -> list[FileAge]:
-        hi = self._log.flushed_position
-        if self._deletable_position is not None:
-            hi = min(hi, self._deletable_position())
+        hi = min(self._log.flushed_position, self._deletable_position())
         complete = files[:-1]  # The last one may have been so before, and was cut since.
         times = {
             f.position: self.newest_times[f.position]

@@ -23,7 +23,6 @@ class StoreMaintenance:
         self._work, self._interval_ms, self._on_fatal = work, interval_ms, on_fatal
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store-maintain", daemon=True)
-        self.last_error: FileSystemError | StoreFullError | None = None
 
     def start(self) -> None:
         """Start the thread."""
@@ -39,9 +38,8 @@ class StoreMaintenance:
         while not self._stopping.wait(self._interval_ms / 1000):
             try:
                 self._work()
-                self.last_error = None
-            except (FileSystemError, StoreFullError) as error:
-                self.last_error = error
+            except (FileSystemError, StoreFullError):
+                pass  # The work is tried again.
             except BaseException as error:  # noqa: BLE001  The process must not go on.
                 self._on_fatal(error)
                 return

@@ -11,7 +11,7 @@ from chaos.scenarios.membership import longest_pause_ms
 
 from checkers.history import AppendCall, HistoryReceipt, Kind
 from store.config import StoreConfig
-from store.derived.keys.index_file import file_size_bytes
+from store.derived.keys.key_sums import IndexShape
 from store.durability.durable_mark import DurableMark, Mark
 from store.files.file_system import FileSystem
 
@@ -77,9 +77,7 @@ def test_bits_are_flipped_in_the_field_that_is_named(tmp_path: Path) -> None:
 
 def test_the_slots_of_an_index_file_follow_from_its_size() -> None:
     config = StoreConfig()
-    size_bytes = file_size_bytes(
-        slot_count=config.index_slot_count, entry_count=config.index_entry_count
-    )
+    size_bytes = IndexShape(config.index_slot_count, config.index_entry_count).size_bytes
     assert derived.slot_count_of(size_bytes) == config.index_slot_count
     with pytest.raises(AssertionError, match="an index file"):
         derived.slot_count_of(size_bytes + 1)

@@ -8,6 +8,7 @@ from store import format as fmt
 from store.config import StoreConfig
 from store.derived.dispatch import Dispatcher
 from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queue import ConsumeQueue
 from store.derived.queues.consume_queues import ConsumeQueues
 from store.errors import PositionRangeError
 from store.files.file_system import FileSystem
@@ -172,6 +173,13 @@ class Derived:
     def close(self) -> None:
         self.queues.close()
         self.index.close()
+
+
+def queue_of(queues: ConsumeQueues, topic: bytes = b"orders", queue_id: int = 0) -> ConsumeQueue:
+    """A queue that is there."""
+    queue = queues.get(topic, queue_id)
+    assert queue is not None
+    return queue
 
 
 def tree(root: Path) -> dict[str, bytes]:

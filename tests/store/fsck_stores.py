@@ -10,7 +10,7 @@ from store.fsck.types import Finding
 from store.record.message import encode_message
 from store.store import Store
 from tests.store.crash_check import must_not_die
-from tests.store.records import BORN, PAGE, small_config
+from tests.store.records import BORN, PAGE, numbers, small_config
 
 
 class Clock:
@@ -83,11 +83,7 @@ def contents(root: Path, config: StoreConfig) -> dict[str, list[int]]:
                 result = store.pull(topic, 0, offset, max_count=100)
                 if not result.record_count:
                     break
-                at = 0
-                while at < len(result.data):
-                    size_bytes = int.from_bytes(result.data[at : at + 4], "big")
-                    numbers_by_topic[topic].append(int(result.data[at + 88 : at + 96]))
-                    at += size_bytes
+                numbers_by_topic[topic] += numbers(result.data)
                 offset = result.next_offset
     return numbers_by_topic
 
@@ -116,6 +112,16 @@ def flip(path: Path, bit: int) -> None:
         byte = file.read(1)[0]
         file.seek(bit // 8)
         file.write(bytes([byte ^ 1 << bit % 8]))
+
+
+def damage_record(root: Path, number: int) -> str:
+    """Flip a bit of the body of a record; return the name of its file."""
+    for name in log_files(root):
+        at = (root / name).read_bytes().find(b"%08d" % number)
+        if at >= 0:
+            flip(root / name, at * 8)
+            return name
+    raise AssertionError(f"there is no record {number}")
 
 
 def forget_sums(root: Path) -> None:

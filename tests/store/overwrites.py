@@ -1,11 +1,13 @@
-"""Damage to files that a process has mapped, through the file system and behind its back."""
+"""Damage to files, through the file system and behind the back of a process that mapped them."""
+
+from pathlib import Path
 
 from store.files.mapped_file import MappedFile
 
 
-def overwrite(file: MappedFile, at: int, data: bytes) -> None:
-    """Write bytes over those of a file; its map shows them at once."""
-    with open(file.path, "r+b", buffering=0) as opened:
+def overwrite(file: MappedFile | Path | str, at: int, data: bytes) -> None:
+    """Write bytes over those of a file; a map of it shows them at once."""
+    with open(file.path if isinstance(file, MappedFile) else file, "r+b", buffering=0) as opened:
         opened.seek(at)
         assert opened.write(data) == len(data)
 

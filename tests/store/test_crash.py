@@ -18,7 +18,7 @@ from random import Random
 
 import pytest
 
-from store.derived.queues.environment import UNIT_SIZE_BYTES
+from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.errors import CorruptionError, StoreError
 from store.store import Store
 from tests.store.crash_check import (

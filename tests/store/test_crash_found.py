@@ -12,6 +12,8 @@ import pytest
 
 from store.config import StoreConfig
 from store.derived.keys.index_file import create_index_file
+from store.derived.keys.key_sums import IndexShape, KeySums
+from store.derived.sum_files import SumFiles
 from store.durability.flush import FlushService
 from store.errors import FileSystemError, StoreFullError, SyncFailedError
 from store.files import failpoints
@@ -244,8 +246,9 @@ def test_an_index_file_that_cannot_be_read_back_leaves_nothing(tmp_path: Path) -
     """It kept its name and its descriptor."""
     before = len(os.listdir("/proc/self/fd"))
     path = str(tmp_path / "20261121000000000")
+    shape, sums = IndexShape(4, 4), SumFiles(str(tmp_path), "keys")
     with failpoints.armed("fs.read=EIO"), pytest.raises(FileSystemError):
-        create_index_file(FileSystem(), path, slot_count=4, entry_count=4, before=None)
+        create_index_file(FileSystem(), path, shape, KeySums(sums, "1", shape), None)
     assert os.listdir(tmp_path) == []
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -23,7 +23,12 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.derived.keys.key_sums import ENTRIES_PER_BLOCK, SLOTS_PER_BLOCK, KeySums
+from store.derived.keys.key_sums import (
+    ENTRIES_PER_BLOCK,
+    SLOTS_PER_BLOCK,
+    IndexShape,
+    KeySums,
+)
 from store.derived.sum_files import UNKNOWN
 from store.errors import ClosedError, DerivedDamageError, DerivedFileError
 from store.files.failpoints import hit
@@ -43,6 +48,12 @@ assert array("i").itemsize == fmt.INDEX_SLOT_SIZE_BYTES
 def key_hash(topic: str, key: str) -> int:
     """Return the hash under which a key of a topic is kept, 0 or more (3.2)."""
     return positive_hash(java_hash(f"{topic}#{key}"))
+
+
+def seconds_since(begin_unix_ms: int, store_unix_ms: int) -> int:
+    """Return the time of an entry in a file that begins at `begin_unix_ms`."""
+    past_ms = store_unix_ms - begin_unix_ms if begin_unix_ms > 0 else 0
+    return min(max(past_ms, 0) // 1000, _SECONDS_MAX)
 
 
 class IndexStep(NamedTuple):
@@ -77,6 +88,7 @@ class IndexFile:
         "entry_count",
         "is_dirty",
         "path",
+        "size_bytes",
         "slot_count",
         "sums",
         "used_slot_count",
@@ -87,17 +99,13 @@ class IndexFile:
         fs: FileSystem,
         path: str,
         fd: int,
-        *,
-        slot_count: int,
-        entry_count: int,
-        sums: KeySums | None = None,
+        shape: IndexShape,
+        sums: KeySums,
     ) -> None:
-        """Take an open file whose size is right; without `sums` nothing is compared with those."""
-        self._fs, self.path, self._fd = fs, path, fd
-        self.slot_count = slot_count
-        self.entry_count = entry_count
-        self._entries_at = fmt.INDEX_HEADER_SIZE_BYTES + slot_count * fmt.INDEX_SLOT_SIZE_BYTES
-        self.sums = sums
+        """Take an open file whose size is right."""
+        self._fs, self.path, self._fd, self.sums = fs, path, fd, sums
+        self.slot_count, self.entry_count = shape
+        self._entries_at, self.size_bytes = shape.entries_at, shape.size_bytes
         self._map: mmap.mmap | None = None
         self._slots: memoryview | None = None
         """Right slots of a file that takes entries. The slots on disk are for the next start."""
@@ -112,26 +120,10 @@ class IndexFile:
         self.end_position, self.used_slot_count = numbers[3:5]
         self.count = max(1, numbers[5])  # A file of zeros is an empty one.
 
-    def begin(self) -> None:
-        """Start a new file, in which no slot has an entry."""
-        self._open_slots()
-        if self.sums is not None:
-            self.sums.begin()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further entry fits."""
-        return self.count >= self.entry_count
-
     @property
     def has_slots(self) -> bool:
         """Whether the file takes entries, so that its slots are in memory."""
         return self._slots is not None
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the whole file."""
-        return file_size_bytes(slot_count=self.slot_count, entry_count=self.entry_count)
 
     # --- Building ---
 
@@ -179,8 +171,7 @@ class IndexFile:
             count += 1
             at += 20
         hit("index_file.before_header")
-        if self.sums is not None:
-            self.sums.put(mapped[at - (count - self.count) * 20 : at])
+        self.sums.put(mapped[at - (count - self.count) * 20 : at])
         if self.count == 1:
             self.begin_unix_ms, self.begin_position = begin_ms, positions[lo]
             self.end_unix_ms = end_ms
@@ -195,8 +186,7 @@ class IndexFile:
     def _last_counted(self, mapped: mmap.mmap, entry: int, count: int) -> int:
         """Follow a chain to its first entry below `count`, past those of a put that failed."""
         while count <= entry < self.entry_count:
-            at = self._entries_at + entry * _ENTRY_SIZE_BYTES
-            before: int = _ENTRY.unpack_from(mapped, at)[3]
+            before = self._at(mapped, entry)[3]
             entry = before if before < entry else 0
         return entry if 0 < entry < count else 0
 
@@ -247,37 +237,29 @@ class IndexFile:
         slots = self._slots
         if slots is not None:
             return int(slots[slot])
-        lo, hi = self.slots_block(slot)
+        lo = slot - slot % SLOTS_PER_BLOCK
+        hi = min(lo + SLOTS_PER_BLOCK, self.slot_count)
         at = fmt.INDEX_HEADER_SIZE_BYTES + lo * fmt.INDEX_SLOT_SIZE_BYTES
         data = self._read(at, (hi - lo) * fmt.INDEX_SLOT_SIZE_BYTES)
-        if self.sums is not None:
-            block = lo // SLOTS_PER_BLOCK
-            expected = self.sums.expected_slots(block)
-            if expected not in (UNKNOWN, self.sums.slots_sum(block, data)):
-                raise DerivedDamageError(self.path, at, f"slots {lo} to {hi - 1}")
+        block = lo // SLOTS_PER_BLOCK
+        if self.sums.expected_slots(block) not in (UNKNOWN, self.sums.slots_sum(block, data)):
+            raise DerivedDamageError(self.path, at, f"slots {lo} to {hi - 1}")
         entry: int = _SLOT.unpack_from(data, (slot - lo) * fmt.INDEX_SLOT_SIZE_BYTES)[0]
         if entry < 0 or entry >= self.entry_count:
             slot_at = fmt.INDEX_HEADER_SIZE_BYTES + slot * fmt.INDEX_SLOT_SIZE_BYTES
             raise self._damage(slot_at, "slot", f"less than {self.entry_count}", str(entry))
         return entry
 
-    def slots_block(self, slot: int) -> tuple[int, int]:
-        """Return the slots [lo, hi) that have one checksum."""
-        lo = slot - slot % SLOTS_PER_BLOCK
-        return lo, min(lo + SLOTS_PER_BLOCK, self.slot_count)
-
     def _entry(self, entry: int) -> tuple[int, int, int, int]:
         """Return key hash, position, seconds and previous entry. Raises DerivedDamageError."""
         at = self._entries_at + entry * _ENTRY_SIZE_BYTES
-        sums = self.sums
-        if sums is not None:
-            tail, lo = sums.tail, entry - entry % ENTRIES_PER_BLOCK
-            hi = tail.hi if lo == tail.lo else sums.block_hi(lo)
-            if entry < hi and lo <= tail.lo:
-                data = self.raw_entries(lo, hi)
-                if sums.expected_entries(lo, tail) not in (UNKNOWN, sums.entries_sum(lo, data)):
-                    raise DerivedDamageError(self.path, at, f"entries {lo} to {hi - 1}")
-                return _ENTRY.unpack_from(data, (entry - lo) * _ENTRY_SIZE_BYTES)
+        sums, tail, lo = self.sums, self.sums.tail, entry - entry % ENTRIES_PER_BLOCK
+        hi = tail.hi if lo == tail.lo else sums.block_hi(lo)
+        if entry < hi and lo <= tail.lo:
+            data = self.raw_entries(lo, hi)
+            if sums.expected_entries(lo, tail) not in (UNKNOWN, sums.entries_sum(lo, data)):
+                raise DerivedDamageError(self.path, at, f"entries {lo} to {hi - 1}")
+            return _ENTRY.unpack_from(data, (entry - lo) * _ENTRY_SIZE_BYTES)
         return _ENTRY.unpack(self._read(at, _ENTRY_SIZE_BYTES))
 
     def raw_entries(self, lo: int, hi: int) -> bytes:
@@ -311,39 +293,35 @@ class IndexFile:
         return takewhile(lambda block: self._is_doubtful(*block), reversed(self._blocks()))
 
     def _blocks(self) -> list[tuple[int, int]]:
-        assert self.sums is not None, f"{self.path} has no checksums"
         hi = self.sums.tail.hi
         return [(lo, min(lo + ENTRIES_PER_BLOCK, hi)) for lo in range(0, hi, ENTRIES_PER_BLOCK)]
 
     def _is_doubtful(self, lo: int, hi: int) -> bool:
-        sums = self.sums
-        assert sums is not None, f"{self.path} has no checksums"
-        entries_sum = sums.entries_sum(lo, self.raw_entries(lo, hi))
-        return sums.expected_entries(lo, sums.tail) != entries_sum
+        entries_sum = self.sums.entries_sum(lo, self.raw_entries(lo, hi))
+        return self.sums.expected_entries(lo, self.sums.tail) != entries_sum
 
     def is_header_doubtful(self) -> bool:
         """Whether the checksum of the header differs from the expected one, or none is known.
 
         False for a file that takes entries: its header is in memory."""
-        sums = self.sums
-        if sums is None or self._slots is not None:
+        if self._slots is not None:
             return False
         header = self._read(0, fmt.INDEX_HEADER_SIZE_BYTES)
-        return sums.expected_header() != sums.header_sum(header)
+        return self.sums.expected_header() != self.sums.header_sum(header)
 
     def are_slots_doubtful(self) -> bool:
         """Whether the checksum of a block of slots differs or is unknown; of a file that takes
         entries, whether a crash left its slots unproven."""
-        sums, at = self.sums, fmt.INDEX_HEADER_SIZE_BYTES
-        if sums is None or self._slots is not None:
-            return sums is not None and not self.are_slots_proven
-        for first in range(0, self.slot_count, SLOTS_PER_BLOCK):
-            lo, hi = self.slots_block(first)
-            data = self._read(at + lo * _SLOT.size, (hi - lo) * _SLOT.size)
-            block = lo // SLOTS_PER_BLOCK
-            if sums.expected_slots(block) != sums.slots_sum(block, data):
-                return True
-        return False
+        if self._slots is not None:
+            return not self.are_slots_proven
+        return not self._are_confirmed(self._read_slots())
+
+    def _are_confirmed(self, slots: bytes) -> bool:
+        step, sums = SLOTS_PER_BLOCK * fmt.INDEX_SLOT_SIZE_BYTES, self.sums
+        return all(
+            sums.expected_slots(lo // step) == sums.slots_sum(lo // step, slots[lo : lo + step])
+            for lo in range(0, len(slots), step)
+        )
 
     def rewrite_entries(self, lo: int, entries: bytes) -> None:
         """Overwrite entries that are there already. Raises StoreFullError or FileSystemError."""
@@ -363,9 +341,8 @@ class IndexFile:
         stored = self._read(at, len(data))
         if stored != data:
             self._fs.write_at(self._fd, self.path, at, data)
-        self._fs.write_at(self._fd, self.path, 0, self._header())
-        self.is_dirty = True
-        if self.sums is not None and self._slots is None:
+        self.rewrite_header()
+        if self._slots is None:
             self.sums.save(self._header(), data)
         blocks = (slice(lo, lo + 4096) for lo in range(0, len(data), 4096))  # Fast: appends wait.
         some = ((stored[at], data[at]) for at in blocks if stored[at] != data[at])
@@ -385,16 +362,12 @@ class IndexFile:
 
     def seal(self) -> None:
         """Unmap a file that no longer takes entries. Its checksums are known from here on."""
-        self.save_sums()
+        if self._slots is not None:
+            self.sums.save(self._header(), _swapped(self._slots.tobytes()).tobytes())
         self._slots = None
         mapped, self._map = self._map, None
         if mapped is not None:
             mapped.close()
-
-    def save_sums(self) -> None:
-        """Remember the checksums of header and slots as they are now."""
-        if self.sums is not None and self._slots is not None:
-            self.sums.save(self._header(), _swapped(self._slots.tobytes()).tobytes())
 
     def close(self) -> None:
         """Release map and descriptor. Syncs nothing."""
@@ -409,8 +382,7 @@ class IndexFile:
         self._fs.unlink(self.path)
         self._slots = None
         self.close()
-        if self.sums is not None:
-            self.sums.forget()
+        self.sums.forget()
 
     # --- Recovery ---
 
@@ -456,13 +428,11 @@ class IndexFile:
         if count < self.count:
             self.count = count
             if count > 1:
-                last = self._entries_at + (count - 1) * _ENTRY_SIZE_BYTES
-                _, self.end_position, seconds, _ = _ENTRY.unpack_from(mapped, last)
+                _, self.end_position, seconds, _ = self._at(mapped, count - 1)
                 self.end_unix_ms = self.begin_unix_ms + seconds * 1000 + 999
         self._write_header(mapped)
         self.is_dirty = True
-        if self.sums is not None:
-            self.sums.cut(count)
+        self.sums.cut(count)
         self.open_sums()
 
     def _taken_back(self, hi_position: int) -> "tuple[int, array[int]] | None":
@@ -507,22 +477,17 @@ class IndexFile:
 
     def open_sums(self) -> None:
         """Open the checksums with the entries of the last block."""
-        if self.sums is not None:
-            lo = self.count - self.count % ENTRIES_PER_BLOCK
-            self.sums.open(self.count, self.raw_entries(lo, self.count))
+        lo = self.count - self.count % ENTRIES_PER_BLOCK
+        self.sums.open(self.count, self.raw_entries(lo, self.count))
 
     def load_slots(self) -> None:
         """Load the slots of a file that was closed well, and will take entries again.
 
         Slots without a confirmed checksum are rebuilt from the entries. Errors as `recover`.
         """
-        data, step = self._read_slots(), SLOTS_PER_BLOCK * fmt.INDEX_SLOT_SIZE_BYTES
-        slots, sums = _swapped(data), self.sums
-        is_known = sums is None or all(
-            sums.expected_slots(lo // step) == sums.slots_sum(lo // step, data[lo : lo + step])
-            for lo in range(0, len(data), step)
-        )
-        if not is_known:
+        data = self._read_slots()
+        slots = _swapped(data)
+        if not self._are_confirmed(data):
             count, right = self._scan(1 << 62)
             self._raise_end_time()
             if count != self.count:
@@ -589,23 +554,8 @@ def _swapped(slots: "bytes | memoryview | array[int]") -> "array[int]":
     return copy
 
 
-def file_size_bytes(*, slot_count: int, entry_count: int) -> int:
-    """Return the size of an index file: 420,000,040 bytes with RocketMQ's defaults (3.1)."""
-    return (
-        fmt.INDEX_HEADER_SIZE_BYTES
-        + slot_count * fmt.INDEX_SLOT_SIZE_BYTES
-        + entry_count * _ENTRY_SIZE_BYTES
-    )
-
-
 def create_index_file(
-    fs: FileSystem,
-    path: str,
-    *,
-    slot_count: int,
-    entry_count: int,
-    before: IndexFile | None,
-    sums: KeySums | None = None,
+    fs: FileSystem, path: str, shape: IndexShape, sums: KeySums, before: IndexFile | None
 ) -> IndexFile:
     """Make an empty file, allocated and durable under its name once the directory is synced.
 
@@ -616,14 +566,15 @@ def create_index_file(
     temporary = stage(fs, directory, name)
     fd = fs.open(temporary, create=True)
     try:
-        fs.allocate(fd, temporary, file_size_bytes(slot_count=slot_count, entry_count=entry_count))
+        fs.allocate(fd, temporary, shape.size_bytes)
         unix_ms = before.end_unix_ms if before else 0
         position = before.end_position if before else 0
         header = fmt.INDEX_HEADER.pack(unix_ms, unix_ms, position, position, 0, 1)
         fs.write_at(fd, temporary, 0, header)
         fs.sync(fd, temporary)
-        file = IndexFile(fs, path, fd, slot_count=slot_count, entry_count=entry_count, sums=sums)
-        file.begin()
+        file = IndexFile(fs, path, fd, shape, sums)
+        file._open_slots()
+        sums.begin()
         fs.rename(temporary, path)
     except BaseException:
         fs.close(fd)

@@ -21,10 +21,9 @@ from store.derived.keys.index_file import (
     IndexFile,
     IndexStep,
     create_index_file,
-    file_size_bytes,
     key_hash,
 )
-from store.derived.keys.key_sums import KeySums
+from store.derived.keys.key_sums import IndexShape, KeySums
 from store.derived.sum_files import SumFiles
 from store.errors import ClosedError, DerivedFileError
 from store.files.failpoints import hit
@@ -53,8 +52,7 @@ class IndexFiles:
     ) -> None:
         self._fs = fs
         self.directory = os.path.join(root, DIRECTORY)
-        self._slot_count = config.index_slot_count
-        self._entry_count = config.index_entry_count
+        self._shape = IndexShape(config.index_slot_count, config.index_entry_count)
         self._clock = clock
         self._sums = SumFiles(root, "keys")
         self.files: tuple[IndexFile, ...] = ()
@@ -87,7 +85,9 @@ class IndexFiles:
             for name in names:
                 files.append(self._open(name))
                 if len(files) > 1 and files[-1].begin_position < files[-2].end_position:
-                    raise _wrong_order(files[-2], files[-1])
+                    before, file = files[-2:]
+                    expected, actual = f"{before.end_position} or later", str(file.begin_position)
+                    raise DerivedFileError(file.path, 16, "begin position", expected, actual)
         except BaseException:
             for file in files:
                 file.close()
@@ -103,26 +103,19 @@ class IndexFiles:
         path = os.path.join(self.directory, name)
         fd = self._fs.open(path)
         try:
-            expected = file_size_bytes(slot_count=self._slot_count, entry_count=self._entry_count)
+            expected = self._shape.size_bytes
             size_bytes = self._fs.size_bytes(fd)
             if size_bytes != expected:
                 raise DerivedFileError(
                     path, size_bytes, "file size", str(expected), str(size_bytes)
                 )
-            return IndexFile(
-                self._fs,
-                path,
-                fd,
-                slot_count=self._slot_count,
-                entry_count=self._entry_count,
-                sums=self._sums_of(path),
-            )
+            return IndexFile(self._fs, path, fd, self._shape, self._sums_of(path))
         except BaseException:
             self._fs.close(fd)
             raise
 
     def _sums_of(self, path: str) -> KeySums:
-        return KeySums(self._sums, os.path.basename(path), self._slot_count, self._entry_count)
+        return KeySums(self._sums, os.path.basename(path), self._shape)
 
     def _cut(self, hi_position: int, *, is_clean: bool, is_cached: bool) -> None:
         """Cut the last files until the one that keeps an entry before `hi_position`.
@@ -163,7 +156,7 @@ class IndexFiles:
         lo += min(same_count, self._end_key_count)
         while lo < len(hashes):
             file = self.files[-1] if self.files else None
-            if file is None or file.is_full:
+            if file is None or file.count >= file.entry_count:
                 file = self._roll(file)
             hi = file.put(hashes, positions, store_unix_ms, lo=lo)
             assert hi > lo, f"{file.path}: takes no entry"
@@ -182,14 +175,7 @@ class IndexFiles:
         self._fs.make_directory(self.directory)
         hit("index_files.roll")
         path = os.path.join(self.directory, self._next_name())
-        file = create_index_file(
-            self._fs,
-            path,
-            slot_count=self._slot_count,
-            entry_count=self._entry_count,
-            before=before,
-            sums=self._sums_of(path),
-        )
+        file = create_index_file(self._fs, path, self._shape, self._sums_of(path), before)
         self._has_new_names = True
         self.files = (*self.files, file)
         if before is not None:
@@ -244,10 +230,6 @@ class IndexFiles:
                     is_listed = file in self.files
                 if is_listed:  # Else it expired meanwhile, with its records.
                     raise
-
-    def file_at(self, path: str) -> IndexFile | None:
-        """Return the file of a path, unless it is gone."""
-        return next((file for file in self.files if file.path == path), None)
 
     # --- Durability ---
 
@@ -319,8 +301,3 @@ class IndexFiles:
                 file.close()
             self._sums.close()
         self.end_position, self._end_key_count = -1, 0
-
-
-def _wrong_order(before: IndexFile, file: IndexFile) -> DerivedFileError:
-    expected = f"{before.end_position} or later"
-    return DerivedFileError(file.path, 16, "begin position", expected, str(file.begin_position))

@@ -13,14 +13,16 @@ zeros. Offsets are record numbers, positions are bytes of the log, `at` is a byt
 """
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.derived.queues.environment import UNIT_SIZE_BYTES, Doubt, QueueEnvironment
+from store.derived.queues.tail_files import TailFiles
 from store.derived.queues.unit_sums import UnitSums
-from store.derived.sum_files import UNKNOWN
+from store.derived.sum_files import UNKNOWN, SumFiles
 from store.errors import (
     CorruptionError,
     DerivedDamageError,
@@ -30,18 +32,67 @@ from store.errors import (
     QueueOrderError,
 )
 from store.files import failpoints
+from store.files.descriptor_cache import DescriptorCache
 from store.files.failpoints import hit
+from store.files.file_system import FileSystem
 from store.files.staging import stage
-
-__all__ = ["FILLER", "UNIT_SIZE_BYTES", "ConsumeQueue", "IsBefore", "QueueEnvironment", "Unit"]
 
 Unit = tuple[int, int, int]  # Position, size in bytes, tags code.
 IsBefore = Callable[[int, int], bool]  # (position, size in bytes) -> left of what is searched.
 
+UNIT_SIZE_BYTES: Final = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
 FILLER: Final = fmt.CONSUME_QUEUE_UNIT.pack(0, fmt.CONSUME_QUEUE_FILLER_SIZE, 0)
 _unpack_unit: Final = fmt.CONSUME_QUEUE_UNIT.unpack_from
 _CHECKED_UNITS: Final = 1024  # Units before the end that recovery compares with each other.
 _TRIES: Final = 4  # Reads of a block that is cut or grows beside them.
+
+
+class Doubt(NamedTuple):
+    """A block of units that may not be what was written: the offsets [lo, hi), as they were read.
+
+    `is_known`: the block's checksum is known, and differs. Else it is not known.
+    """
+
+    queue: "ConsumeQueue"
+    lo: int
+    hi: int
+    units: bytes
+    is_known: bool
+
+
+OnDoubt = Callable[[Doubt], bytes]
+"""Returns the right units of the block. Raises DerivedDamageError while it cannot."""
+
+
+def _no_log(doubt: Doubt) -> bytes:
+    """Return the units unless they are known to be wrong: there is no log to compare with."""
+    if doubt.is_known:
+        raise doubt.queue.damage_error(doubt.lo, doubt.hi)
+    return doubt.units
+
+
+@dataclass(slots=True, eq=False)
+class QueueEnvironment:
+    """The environment that all queues of one store share."""
+
+    fs: FileSystem
+    directory: str
+    units_per_file: int
+    descriptors: DescriptorCache
+    sums: SumFiles
+    on_doubt: OnDoubt = _no_log
+    new_names: set[str] = field(default_factory=set)
+    """Directories above queues that got a name which is not durable. Changed by adding only; a sync
+    replaces the set."""
+    tail_files: TailFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tail_files = TailFiles(self.descriptors)
+
+    @property
+    def file_size_bytes(self) -> int:
+        """Size of every queue file."""
+        return self.units_per_file * UNIT_SIZE_BYTES
 
 
 class ConsumeQueue:
@@ -54,10 +105,10 @@ class ConsumeQueue:
     __slots__ = (
         "_environment",
         "_file_hi",
-        "_file_lo",
         "_is_cut_pending",
         "_may_have_more",
         "built_position",
+        "file_lo",
         "has_new_names",
         "max_offset",
         "min_offset",
@@ -72,7 +123,7 @@ class ConsumeQueue:
         self._environment = environment
         self.topic = topic
         self.queue_id = queue_id
-        self._file_lo = 0  # First offset of the first file; equal to _file_hi without files.
+        self.file_lo = 0  # First offset of the first file; equal to _file_hi without files.
         self._file_hi = 0  # Offset after the last file.
         self.min_offset = 0
         self.max_offset = 0  # The next offset. Published after the bytes.
@@ -87,7 +138,7 @@ class ConsumeQueue:
     @property
     def has_files(self) -> bool:
         """Whether a unit was ever put, or recovered."""
-        return self._file_lo < self._file_hi
+        return self.file_lo < self._file_hi
 
     # --- Names ---
 
@@ -133,7 +184,7 @@ class ConsumeQueue:
             end = tail.hi if hi > tail.lo else sums.block_hi(sums.block_lo(hi - 1))
             if end < hi:
                 break  # Cut meanwhile.
-            data, parts = self._read(first, end), []
+            data, parts = self.raw_units(first, end), []
             while block_lo < end:
                 block_hi = tail.hi if block_lo == tail.lo else sums.block_hi(block_lo)
                 at = (block_lo - first) * UNIT_SIZE_BYTES
@@ -144,8 +195,7 @@ class ConsumeQueue:
                 elif expected != sums.sum_of(block_lo, part):
                     if tries_left and sums.tail is not tail:
                         break  # The block was cut or grew meanwhile.
-                    is_known = expected != UNKNOWN
-                    doubt = Doubt(self, block_lo, block_hi, part, is_known)
+                    doubt = Doubt(self, block_lo, block_hi, part, expected != UNKNOWN)
                     part = self._environment.on_doubt(doubt)
                 parts.append(part)
                 block_lo = block_hi
@@ -153,15 +203,6 @@ class ConsumeQueue:
                 data = parts[0] if len(parts) == 1 else b"".join(parts)
                 return data[(lo - first) * UNIT_SIZE_BYTES : (hi - first) * UNIT_SIZE_BYTES]
         raise PositionRangeError("queue offset", hi, self.min_offset, self.max_offset)
-
-    def raw_units(self, lo: int, hi: int) -> bytes:
-        """Return the units [lo, hi) as the files have them, right or wrong; errors as a read."""
-        return self._read(lo, hi)
-
-    @property
-    def first_file_offset(self) -> int:
-        """First offset that the files have room for; equal to `max_offset` or less."""
-        return self._file_lo
 
     def damage_error(self, lo: int, hi: int) -> DerivedDamageError:
         """Return the error for damage that a reader met in the units [lo, hi)."""
@@ -173,10 +214,7 @@ class ConsumeQueue:
 
     def unit(self, offset: int) -> Unit:
         """Return (position, size in bytes, tags code) of one offset; errors as `read_units`."""
-        position, size_bytes, tags_code = fmt.CONSUME_QUEUE_UNIT.unpack(
-            self.read_units(offset, offset + 1)
-        )
-        return position, size_bytes, tags_code
+        return _unpack_unit(self.read_units(offset, offset + 1))
 
     def search(self, lo: int, hi: int, is_before: IsBefore, *, is_proof_needed: bool = True) -> int:
         """Return the first offset of [lo, hi) whose unit is not `is_before`, or `hi`.
@@ -186,7 +224,7 @@ class ConsumeQueue:
         `read_units`, also for `is_proof_needed`.
         """
         try:
-            first = self._search(lo, hi, is_before, self._read)
+            first = self._search(lo, hi, is_before, self.raw_units)
         except (CorruptionError, PositionRangeError):  # Of the callback, at a wrong place maybe.
             return self._search(lo, hi, is_before, self._read_proved)
         sides = range(max(lo, first - 1), min(hi, first + 1))
@@ -203,17 +241,14 @@ class ConsumeQueue:
 
     @staticmethod
     def _search(lo: int, hi: int, is_before: IsBefore, read: Callable[[int, int], bytes]) -> int:
-        while lo < hi:
-            middle = (lo + hi) // 2
-            position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(read(middle, middle + 1))
-            if is_before(position, size_bytes):
-                lo = middle + 1
-            else:
-                hi = middle
-        return lo
+        def is_behind(offset: int) -> bool:
+            position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(read(offset, offset + 1))
+            return not is_before(position, size_bytes)
 
-    def _read(self, lo: int, hi: int) -> bytes:
-        """Read units of files that exist, whether they are valid or not."""
+        return lo + bisect_left(range(lo, hi), True, key=is_behind)
+
+    def raw_units(self, lo: int, hi: int) -> bytes:
+        """Return the units [lo, hi) as the files have them, right or wrong; errors as a read."""
         environment, parts = self._environment, []
         while lo < hi:
             file_lo = self._file_of(lo)
@@ -311,12 +346,12 @@ class ConsumeQueue:
 
         Fillers come before it, as RocketMQ's fillPreBlank. Raises as `put`.
         """
-        self._file_lo = self._file_hi = self._file_of(offset)
-        fillers = FILLER * (offset - self._file_lo)
+        self.file_lo = self._file_hi = self._file_of(offset)
+        fillers = FILLER * (offset - self.file_lo)
         self._add_file(fillers)
-        self.sums.begin(self._file_lo, offset, fillers)
+        self.sums.begin(self.file_lo, offset, fillers)
         self.min_offset = self.max_offset = offset
-        self.synced_offset = self._file_lo
+        self.synced_offset = self.file_lo
 
     def _write(self, offset: int, units: bytes) -> None:
         """Write units that may reach into files that do not exist yet."""
@@ -365,7 +400,7 @@ class ConsumeQueue:
         skip = max(0, min(self.min_offset - first_offset, len(units) // UNIT_SIZE_BYTES))
         lo, hi = first_offset + skip, first_offset + len(units) // UNIT_SIZE_BYTES
         units = units[skip * UNIT_SIZE_BYTES :]
-        stored = self._read(lo, hi)
+        stored = self.raw_units(lo, hi)
         if stored == units:
             return
         for at in range(0, len(units), UNIT_SIZE_BYTES):
@@ -379,7 +414,7 @@ class ConsumeQueue:
         Not durable yet: the next sync includes them. Raises StoreFullError or FileSystemError.
         """
         hi = offset + len(units) // UNIT_SIZE_BYTES
-        assert self._file_lo <= offset < hi <= self.max_offset, f"{offset} to {hi} of {self}"
+        assert self.file_lo <= offset < hi <= self.max_offset, f"{offset} to {hi} of {self}"
         self._write(offset, units)
         self.synced_offset = min(self.synced_offset, offset)
         self.min_offset = min(self.min_offset, offset)
@@ -393,7 +428,7 @@ class ConsumeQueue:
         """
         environment = self._environment
         hi = self.max_offset
-        lo = max(self.synced_offset, self._file_lo)
+        lo = max(self.synced_offset, self.file_lo)
         # The file of the next unit is included: a cut has changed it.
         last = min(hi, self._file_hi - 1)
         for file_lo in range(self._file_of(lo), last + 1, environment.units_per_file):
@@ -423,7 +458,7 @@ class ConsumeQueue:
         if not names:
             return
         step = self._environment.units_per_file
-        self._file_lo = int(names[0]) // UNIT_SIZE_BYTES
+        self.file_lo = int(names[0]) // UNIT_SIZE_BYTES
         self._file_hi = int(names[-1]) // UNIT_SIZE_BYTES + step
 
         def is_before(position: int, size_bytes: int) -> bool:
@@ -432,34 +467,35 @@ class ConsumeQueue:
             return size_bytes > 0 and 0 <= position < hi_position
 
         last = self._file_hi - step
-        while last > self._file_lo and self._search(last, last + 1, is_before, self._read) == last:
+        while (
+            last > self.file_lo and self._search(last, last + 1, is_before, self.raw_units) == last
+        ):
             last -= step
-        hi = self._search(last, last + step, is_before, self._read)
+        hi = self._search(last, last + step, is_before, self.raw_units)
         # Fillers can be in the first file only, and only before everything else.
         self.min_offset = self._search(
-            self._file_lo,
-            min(hi, self._file_lo + step),
+            self.file_lo,
+            min(hi, self.file_lo + step),
             lambda position, size_bytes: size_bytes == fmt.CONSUME_QUEUE_FILLER_SIZE,
-            self._read,
+            self.raw_units,
         )
         self.max_offset = hi
         self._check_order(max(self.min_offset, hi - _CHECKED_UNITS), hi)
         if hi > self.min_offset:
-            position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(self._read(hi - 1, hi))
+            position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(self.raw_units(hi - 1, hi))
             self.built_position = position + size_bytes
         self.sums.open(hi)
         # After a crash of the process alone, units and names may be in the page cache only.
-        self.synced_offset = hi if is_clean else self._file_lo
+        self.synced_offset = hi if is_clean else self.file_lo
         self.has_new_names = not is_clean
-        has_more = hi < self._file_hi and self._read(hi, hi + 1) != bytes(UNIT_SIZE_BYTES)
+        has_more = hi < self._file_hi and self.raw_units(hi, hi + 1) != bytes(UNIT_SIZE_BYTES)
         if has_more or not is_clean:
             self._cut()
 
     def _load_names(self, may_be_short: bool) -> list[str]:
         """List the files; check sizes and sequence."""
         environment, directory = self._environment, self.directory
-        names = environment.fs.list_directory(directory)
-        names = [n for n in names if len(n) == fmt.FILE_NAME_DIGITS and n.isdecimal()]
+        names = [n for n in environment.fs.list_directory(directory) if fmt.is_file_name(n)]
         expected_at = int(names[0]) if names else 0
         for name in names:
             path = os.path.join(directory, name)
@@ -481,7 +517,7 @@ class ConsumeQueue:
     def _check_order(self, lo: int, hi: int) -> None:
         """Check that records follow each other in the log as they do in the queue."""
         before = 0
-        units = self._read(lo, hi)
+        units = self.raw_units(lo, hi)
         unpacked = fmt.CONSUME_QUEUE_UNIT.iter_unpack(units)
         for offset, (position, size_bytes, _) in enumerate(unpacked, lo):
             if position < before or size_bytes < fmt.RECORD_SIZE_BYTES_MIN:
@@ -532,7 +568,7 @@ class ConsumeQueue:
         environment, fs = self._environment, self._environment.fs
         hit("consume_queue.cut")
         # The first file stays even when empty: its name, and its fillers, keep the next offset.
-        while self._file_hi - environment.units_per_file >= max(self.max_offset, self._file_lo + 1):
+        while self._file_hi - environment.units_per_file >= max(self.max_offset, self.file_lo + 1):
             self._delete_file(self._file_hi - environment.units_per_file)
             self._file_hi -= environment.units_per_file
         if self.max_offset < self._file_hi:
@@ -566,10 +602,10 @@ class ConsumeQueue:
         """
         self.correct_min_offset(min_position)
         step, count = self._environment.units_per_file, 0
-        while self._file_lo + step < self._file_hi and self._file_lo + step <= self.min_offset:
+        while self.file_lo + step < self._file_hi and self.file_lo + step <= self.min_offset:
             hit("consume_queue.delete")
-            self._delete_file(self._file_lo)
-            self._file_lo += step
+            self._delete_file(self.file_lo)
+            self.file_lo += step
             count += 1
         return count
 

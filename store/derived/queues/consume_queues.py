@@ -11,8 +11,7 @@ from collections.abc import Iterator, KeysView
 from typing import Final
 
 from store.config import StoreConfig
-from store.derived.queues.consume_queue import ConsumeQueue
-from store.derived.queues.environment import OnDoubt, QueueEnvironment
+from store.derived.queues.consume_queue import ConsumeQueue, OnDoubt, QueueEnvironment
 from store.derived.sum_files import SumFiles
 from store.errors import DerivedFileError
 from store.files.descriptor_cache import DescriptorCache, affordable_count
@@ -23,6 +22,17 @@ from store.record.inner_batches import InnerBatches
 DIRECTORY: Final = "consumequeue"
 REBUILD_MARK: Final = "rebuilding"  # A file; RocketMQ passes over what is no directory.
 QueueKey = tuple[bytes, int]  # Topic, queue id; as in store.record.stamp.
+
+
+def queue_names(fs: FileSystem, directory: str) -> list[tuple[str, int]]:
+    """List (topic, queue id) of a directory; as RocketMQ, other names are passed over."""
+    names = []
+    for topic in fs.list_directory(directory):
+        path = os.path.join(directory, topic)
+        if os.path.isdir(path):
+            ids = fs.list_directory(path)
+            names += [(topic, int(i)) for i in ids if i.isdecimal() and str(int(i)) == i]
+    return names
 
 
 class ConsumeQueues:
@@ -65,9 +75,6 @@ class ConsumeQueues:
 
     # --- Finding ---
 
-    def __len__(self) -> int:
-        return len(self._queues)
-
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self._queues.values()))
 
@@ -93,7 +100,7 @@ class ConsumeQueues:
         sweep(self._fs, self.directory)
         if os.path.exists(self._rebuild_mark):
             raise DerivedFileError(self._rebuild_mark, 0, "rebuild", "completed", "unfinished")
-        for topic, queue_id in self._names():
+        for topic, queue_id in queue_names(self._fs, self.directory):
             queue = ConsumeQueue(self._environment, topic, queue_id)
             queue.recover(hi_position, is_clean=is_clean)
             if queue.has_files:
@@ -106,16 +113,6 @@ class ConsumeQueues:
                     self.directory,
                     os.path.dirname(self.directory),
                 }
-
-    def _names(self) -> list[tuple[str, int]]:
-        """List (topic, queue id) of the directory; as RocketMQ, other names are passed over."""
-        names = []
-        for topic in self._fs.list_directory(self.directory):
-            path = os.path.join(self.directory, topic)
-            if os.path.isdir(path):
-                ids = self._fs.list_directory(path)
-                names += [(topic, int(i)) for i in ids if i.isdecimal() and str(int(i)) == i]
-        return names
 
     # --- Building ---
 
@@ -191,7 +188,9 @@ class ConsumeQueues:
                 # Names after all units: the first directory sync commits the rest of them too.
                 for queue in dirty:
                     queue.sync_names()
-                self._sync_new_names()
+                names, self._environment.new_names = self._environment.new_names, set()
+                for directory in sorted(names, reverse=True):
+                    self._fs.sync_directory(directory)
                 self._environment.sums.write()
             except BaseException:
                 with self._dirty_lock:
@@ -201,13 +200,7 @@ class ConsumeQueues:
     def mend(self, queue: ConsumeQueue, offset: int, units: bytes) -> None:
         """Overwrite wrong units of a queue; see `ConsumeQueue.rewrite`."""
         queue.rewrite(offset, units)
-        with self._dirty_lock:
-            self.dirty[queue] = None
-
-    def _sync_new_names(self) -> None:
-        names, self._environment.new_names = self._environment.new_names, set()
-        for directory in sorted(names, reverse=True):
-            self._fs.sync_directory(directory)
+        self._note_dirty(queue)
 
     # --- Cutting ---
 
@@ -260,7 +253,9 @@ class ConsumeQueues:
                 self._write_mark(next_offsets)
             elif not os.path.exists(self._rebuild_mark):
                 self._write_mark(self._readable_offsets(hi_position))
-            directories = [f"{self.directory}/{t}/{i}" for t, i in self._names()]
+            directories = [
+                f"{self.directory}/{t}/{i}" for t, i in queue_names(self._fs, self.directory)
+            ]
             for directory in directories:
                 for name in fs.list_directory(directory):
                     fs.unlink(os.path.join(directory, name))
@@ -286,7 +281,7 @@ class ConsumeQueues:
     def _readable_offsets(self, hi_position: int) -> dict[QueueKey, int]:
         """Return the next offset of each queue on disk, as far as its files can be read."""
         offsets: dict[QueueKey, int] = {}
-        for topic, queue_id in self._names():
+        for topic, queue_id in queue_names(self._fs, self.directory):
             queue = ConsumeQueue(self._environment, topic, queue_id)
             try:
                 queue.recover(hi_position, is_clean=True, may_be_short=True)
@@ -316,8 +311,7 @@ class ConsumeQueues:
             if key not in self._queues and key[0] not in self.inner_batches.topics:
                 queue = ConsumeQueue(self._environment, topic, key[1])
                 queue.begin(int(offset))
-                with self._dirty_lock:
-                    self.dirty[queue] = None
+                self._note_dirty(queue)
                 self._queues[key] = queue
 
     def complete_rebuild(self) -> None:

@@ -193,14 +193,18 @@ def _read(
         first, end = positions[lo], positions[hi - 1] + sizes_bytes[hi - 1]
         is_whole = sum(sizes_bytes[lo:hi]) == end - first
         if not 0 < end - first <= _CLUSTER_SIZE_BYTES_MAX:
-            raise _no_record(queue, chosen.offsets[lo], f"{end - first} bytes at {first}")
+            field = f"size of the record of offset {chosen.offsets[lo]}"
+            actual = f"{end - first} bytes at {first}"
+            raise DerivedFileError(queue.directory, 0, field, "that of a record", actual)
         try:
             data = log.read(first, end - first)
         except PositionRangeError:
             if is_whole:
                 raise
             # A gap can hide the end of a log file: read up to it, then beyond.
-            hi = _whole_hi(positions, sizes_bytes, lo)
+            hi = lo + 1
+            while hi < len(positions) and positions[hi] == positions[hi - 1] + sizes_bytes[hi - 1]:
+                hi += 1
             end = positions[hi - 1] + sizes_bytes[hi - 1]
             data, is_whole = log.read(first, end - first), True
         log.check(first, data)
@@ -229,19 +233,6 @@ def _cluster_hi(positions: list[int], sizes_bytes: list[int], lo: int) -> int:
         if end > limit:
             return i
     return len(positions)
-
-
-def _whole_hi(positions: list[int], sizes_bytes: list[int], lo: int) -> int:
-    """Return the end of the records from `lo` on that lie back to back."""
-    i = lo + 1
-    while i < len(positions) and positions[i] == positions[i - 1] + sizes_bytes[i - 1]:
-        i += 1
-    return i
-
-
-def _no_record(queue: ConsumeQueue, offset: int, actual: str) -> DerivedFileError:
-    field = f"size of the record of offset {offset}"
-    return DerivedFileError(queue.directory, 0, field, "that of a record", actual)
 
 
 def _check(data: bytes, queue: ConsumeQueue, chosen: _Chosen, lo: int, hi: int) -> None:

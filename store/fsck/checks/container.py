@@ -7,11 +7,11 @@ the blank, which may be larger than a read. Sources: storage-formats 1.4, 1.13, 
 """
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from store import format as fmt
+from store.config import MIB
 from store.files.checksum import crc32c
-from store.fsck.checks.log import READ_SIZE_BYTES, RecordRun, WalkStep
 from store.fsck.files import SCAN_SIZE_BYTES, Segments
 from store.fsck.types import Finding, Severity
 from store.ledger.entry import (
@@ -37,11 +37,33 @@ _RECORD_MAGIC: Final = re.compile(
 _ENTRY_MAGIC: Final = re.compile(rb"\x00\x00\x00\x01|\xff\xff\xff\xff")
 
 
+READ_SIZE_BYTES: Final = 5 * MIB  # More than any record or entry has, so each fits into one read.
+assert READ_SIZE_BYTES > fmt.ENTRY_SIZE_BYTES_MAX + fmt.RECORD_OVERHEAD_BYTES_MAX
+
+
+class RecordRun(NamedTuple):
+    """Whole good records that lie back to back; the first byte is at `position`."""
+
+    position: int
+    data: bytes
+
+
+class WalkStep(NamedTuple):
+    """How far some bytes of the log are good. `problem.at` counts from the first of them."""
+
+    end: int
+    records: list[RecordRun]
+    findings: list[Finding]
+    is_blank: bool
+    problem: EntryProblem | None
+
+
 class PlainCheck:
     """Records back to back. The bytes of a blank behind its eight are unspecified (1.4)."""
 
     def __init__(self, *, require_property_crc: bool) -> None:
         self.ends_with_blank = True
+        """Whether a log may end right behind a blank."""
         self.record_count = 0
         self._require_property_crc = require_property_crc
 
@@ -59,10 +81,8 @@ class PlainCheck:
         if magic == fmt.MAGIC_BLANK:
             return WalkStep(0, [], [], True, None)
         if checked.problem is not None:
-            first_problem = checked.problem
-            problem = EntryProblem(
-                first_problem.at, first_problem.field, first_problem.expected, first_problem.actual
-            )
+            wrong = checked.problem
+            problem = EntryProblem(wrong.at, wrong.field, wrong.expected, wrong.actual)
         else:
             limits = f"{fmt.RECORD_SIZE_BYTES_MIN} to {len(data)}"
             problem = EntryProblem(0, "total size", limits, str(size_bytes))
@@ -72,11 +92,8 @@ class PlainCheck:
         """Check that the blank has the size of the rest of the file."""
         room = file_end - position
         size_bytes = fmt.BLANK.unpack(segments.read(position, fmt.BLANK.size))[0]
-        return (
-            None
-            if size_bytes == room
-            else EntryProblem(0, "blank size", f"{room}", f"{size_bytes}")
-        )
+        wrong = EntryProblem(0, "blank size", f"{room}", f"{size_bytes}")
+        return None if size_bytes == room else wrong
 
     def is_blank_proven(self, segments: Segments, position: int, file_end: int) -> bool:
         """Whether there is a blank by its magic, and the next file begins with a record."""
@@ -134,19 +151,15 @@ class LedgerCheck:
             problem = None  # The next step begins there.
         elif problem is None and not run.is_blank:
             problem = EntryProblem(4, "size", f"at most {len(data)}", f"{data[4:8].hex()} (hex)")
-        if problem is not None:
-            self._note_chains(data)
+        if problem is not None and len(data) >= _HEADER:
+            # The possible chains of a bad entry: as stored, and as computed.
+            computed = chain_of(self.link.chain_crc, data[:_HEADER])
+            self._lost_chains = (unpack_header(data).chain_crc, computed)
         self.link = run.link
         self.entry_count += run.entry_count
         records, findings = self._records(data, position, run.units)
         findings += compare_units(self.index, first_index, run.units)
         return WalkStep(run.end, records, findings, run.is_blank and not run.end, problem)
-
-    def _note_chains(self, data: bytes) -> None:
-        """Remember the possible chains of a bad entry: as stored, and as computed."""
-        if len(data) >= _HEADER:
-            computed = chain_of(self.link.chain_crc, data[:_HEADER])
-            self._lost_chains = (unpack_header(data).chain_crc, computed)
 
     def _check_lost(self, data: bytes, position: int, file_end: int) -> WalkStep:
         """Check the first entry behind damage without the entry before it; then go on."""
@@ -154,9 +167,8 @@ class LedgerCheck:
             return WalkStep(0, [], [], True, None)
         size_bytes = self._entry_size(data, position, file_end)
         if not size_bytes:
-            return WalkStep(
-                0, [], [], False, EntryProblem(0, "header", "of an entry", data[:8].hex())
-            )
+            problem = EntryProblem(0, "header", "of an entry", data[:8].hex())
+            return WalkStep(0, [], [], False, problem)
         header = unpack_header(data)
         findings = []
         if not any(chain_of(c, data[:_HEADER]) == header.chain_crc for c in self._lost_chains):
@@ -190,16 +202,10 @@ class LedgerCheck:
                 whole = body if checked.end == len(body) else body[: checked.end]
                 records.append(RecordRun(first, whole))
             if checked.end != len(body) or not body:
-                problem = checked.problem
-                byte, what = (
-                    checked.end,
-                    ("size", "whole records", f"{len(body) - checked.end} bytes more"),
-                )
-                if problem is not None:
-                    byte, what = problem.at, (problem.field, problem.expected, problem.actual)
-                field, expected, actual = what
-                field = f"record of entry {index}: {field}"
-                findings.append(self._damage(own, _HEADER + byte, field, expected, actual))
+                more = f"{len(body) - checked.end} bytes more"
+                wrong = checked.problem or EntryProblem(checked.end, "size", "whole records", more)
+                at, field = _HEADER + wrong.at, f"record of entry {index}: {wrong.field}"
+                findings.append(self._damage(own, at, field, wrong.expected, wrong.actual))
         return records, findings
 
     def _damage(self, position: int, at: int, field: str, expected: str, actual: str) -> Finding:
@@ -262,21 +268,17 @@ class LedgerCheck:
 def compare_units(index: Segments, first_index: int, units: bytes) -> list[Finding]:
     """Compare the ledger's index with the units that the data prove; name each that differs."""
     findings: list[Finding] = []
-    at = 0
-    while at < len(units):
-        position = first_index * _UNIT + at
-        left = index.file_size_bytes - position % index.file_size_bytes
-        part = units[at : at + left]
-        if not index.position <= position < index.end_position:
-            return [*findings, _unit_finding(index, position, "a unit", "no file")]
-        stored = index.read(position, len(part))
-        if stored != part:
-            for lo in range(0, len(part), _UNIT):
-                unit, other = part[lo : lo + _UNIT], stored[lo : lo + _UNIT]
-                if unit != other:
-                    byte = position + lo + next(n for n in range(_UNIT) if unit[n] != other[n])
-                    findings.append(_unit_finding(index, byte, unit.hex(), other.hex()))
-        at += len(part)
+    lo = first_index * _UNIT
+    hi = max(lo, min(lo + len(units), index.end_position)) if index.position <= lo else lo
+    stored = index.read(lo, hi - lo)
+    if stored != units[: hi - lo]:
+        for at in range(0, hi - lo, _UNIT):
+            unit, other = units[at : at + _UNIT], stored[at : at + _UNIT]
+            if unit != other:
+                byte = lo + at + next(n for n in range(_UNIT) if unit[n] != other[n])
+                findings.append(_unit_finding(index, byte, unit.hex(), other.hex()))
+    if hi < lo + len(units):
+        findings.append(_unit_finding(index, hi, "a unit", "no file"))
     return findings
 
 
@@ -287,20 +289,18 @@ def _unit_finding(index: Segments, at: int, expected: str, actual: str) -> Findi
 def check_other_units(index: Segments, lo_index: int, hi_index: int) -> list[Finding]:
     """Check the units without an entry: expired ones hold their own number, the others are 0."""
     findings: list[Finding] = []
+    lo, old_hi = index.position, min(index.end_position, lo_index * _UNIT)
+    while lo < old_hi:
+        data = index.read(lo, min(old_hi - lo, SCAN_SIZE_BYTES))
+        for at in range(0, len(data), _UNIT):
+            unit, number = data[at : at + _UNIT], (lo + at) // _UNIT
+            magic, _, _, own, _ = fmt.INDEX_UNIT.unpack(unit)
+            if unit != bytes(_UNIT) and (magic, own) != (fmt.ENTRY_MAGIC, number):
+                wanted, stored = f"magic 1, index {number}", f"magic {magic}, index {own}"
+                findings.append(_unit_finding(index, lo + at, wanted, stored))
+        lo += len(data)
     for file in index.files:
-        if file.is_missing:
-            continue
-        lo, hi = file.position, file.position + index.file_size_bytes
-        old_hi = min(hi, lo_index * _UNIT)
-        while lo < old_hi:
-            data = index.read(lo, min(old_hi - lo, SCAN_SIZE_BYTES))
-            for at in range(0, len(data), _UNIT):
-                unit, number = data[at : at + _UNIT], (lo + at) // _UNIT
-                magic, _, _, own, _ = fmt.INDEX_UNIT.unpack(unit)
-                if unit != bytes(_UNIT) and (magic, own) != (fmt.ENTRY_MAGIC, number):
-                    wanted, stored = f"magic 1, index {number}", f"magic {magic}, index {own}"
-                    findings.append(_unit_finding(index, lo + at, wanted, stored))
-            lo += len(data)
+        hi = file.position + index.file_size_bytes
         dirty = index.first_dirty(max(file.position, hi_index * _UNIT), hi)
         if dirty is not None:
             findings.append(_unit_finding(index, dirty, "zeros", "not zeros"))

@@ -13,14 +13,13 @@ from collections.abc import Generator, Iterator
 from typing import Final
 
 from store import format as fmt
+from store.derived.keys.index_file import seconds_since
 from store.derived.keys.index_files import DIRECTORY
+from store.derived.keys.key_sums import IndexShape
 from store.errors import FileSystemError
-from store.files.descriptor_cache import DescriptorCache
-from store.files.file_system import FileSystem
-from store.fsck.checks.log import Bad
-from store.fsck.checks.meta import Trust
+from store.fsck.checks.meta import DerivedScope
 from store.fsck.files import SCAN_SIZE_BYTES, odd_file
-from store.fsck.layout import index_names, index_size_bytes
+from store.fsck.layout import index_names
 from store.fsck.types import Finding, Part, Severity
 
 FINDINGS_MAX: Final = 20  # For each file: all have the same remedy, a rebuild.
@@ -38,7 +37,7 @@ class _File:
     """One index file on the way through it. `entry` is the next one to compare."""
 
     def __init__(
-        self, path: str, header: tuple[int, ...], *, slot_count: int, entry_count: int
+        self, path: str, header: tuple[int, ...], slot_count: int, entry_count: int
     ) -> None:
         self.path = path
         self.begin_ms, self.end_ms, self.begin_position, self.end_position = header[:4]
@@ -56,27 +55,18 @@ class _File:
 class IndexCheck:
     """One pass: `put` for the keys of records in log order, `finish` at the end."""
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        descriptors: DescriptorCache,
-        root: str,
-        *,
-        slot_count: int,
-        entry_count: int,
-        min_position: int,
-        trust: Trust,
-    ) -> None:
+    def __init__(self, scope: DerivedScope) -> None:
         """Take the sizes. Keys of records before `required_position` must be in; later ones may be,
         and with `is_clean` they must be, too. Else opening rebuilds slots and header of the last
         file.
         """
-        self._fs, self._descriptors, self._root = fs, descriptors, root
-        self._slot_count, self._entry_count = slot_count, entry_count
-        self._entries_at = _SLOTS_AT + slot_count * fmt.INDEX_SLOT_SIZE_BYTES
-        self._min_position, self._required_position = min_position, trust.required_position
-        self._is_clean = trust.is_clean
-        self._bad: list[Bad] = []
+        config = scope.config
+        shape = IndexShape(config.index_slot_count, config.index_entry_count)
+        self._scope, self._place = scope, scope.place
+        self._slot_count, self._entry_count = shape
+        self._entries_at, self._size_bytes = shape.entries_at, shape.size_bytes
+        self._required_position = scope.trust.required_position
+        self._is_clean = scope.trust.is_clean
         self._file: _File | None = None
         self._missing_count = 0
         self._pending: list[Finding] = []
@@ -84,27 +74,23 @@ class IndexCheck:
         self._next_path = 0
 
     def _list(self) -> list[str]:
-        directory = os.path.join(self._root, DIRECTORY)
-        names = index_names(self._fs, directory)
-        size_bytes = index_size_bytes(self._slot_count, self._entry_count)
-        for name in self._fs.list_directory(directory):
+        directory = os.path.join(self._place.root, DIRECTORY)
+        names = index_names(self._place.fs, directory)
+        size_bytes = self._size_bytes
+        for name in self._place.fs.list_directory(directory):
             path = f"{DIRECTORY}/{name}"
             if name not in names:
                 self._pending.append(odd_file(path, Part.KEY_INDEX))
                 continue
-            file_size = os.stat(os.path.join(self._root, path)).st_size
+            file_size = os.stat(os.path.join(self._place.root, path)).st_size
             if file_size != size_bytes:
                 at = min(file_size, size_bytes)
                 self._pending.append(_finding(path, at, "file size", size_bytes, file_size))
         return [f"{DIRECTORY}/{name}" for name in names]
 
-    def damage(self, bad: Bad) -> None:
-        """Note bad bytes of the log: keys of records there cannot be known."""
-        self._bad.append(bad)
-
     def _is_unknown(self, position: int) -> bool:
         """Whether the log cannot know a record: expired, or in damaged bytes."""
-        return position < self._min_position or any(b.lo <= position < b.hi for b in self._bad)
+        return position < self._scope.min_position or self._scope.is_bad(position)
 
     # --- Keys ---
 
@@ -117,7 +103,7 @@ class IndexCheck:
                 yield from self._missing(keys[lo:])
                 return
             count = min(file.hi - file.entry, _ENTRIES_AT_ONCE, len(keys) - lo)
-            data = self._read(file, self._entries_at + file.entry * _STEP, count * _STEP)
+            data = self._read(file.path, self._entries_at + file.entry * _STEP, count * _STEP)
             slots, begin_ms = file.slots, file.begin_ms
             for found in _ENTRY.iter_unpack(data):
                 value, position, unix_ms = keys[lo]
@@ -148,8 +134,7 @@ class IndexCheck:
             if file.begin_ms != unix_ms:
                 yield from self._report(file, 0, "begin time", unix_ms, file.begin_ms)
                 file.begin_ms = unix_ms
-        past_ms = unix_ms - file.begin_ms if file.begin_ms > 0 else 0
-        seconds = min(max(past_ms, 0) // 1000, _SECONDS_MAX)
+        seconds = seconds_since(file.begin_ms, unix_ms)
         before = file.slots[value % self._slot_count]
         wanted = (value, position, seconds, before)
         if entry != wanted:
@@ -207,26 +192,19 @@ class IndexCheck:
                 return None
             if self._file is not None:
                 yield from self._close(self._file, is_last=False)
-            self._file = self._open(self._paths[self._next_path])
+            path = self._paths[self._next_path]
+            header = fmt.INDEX_HEADER.unpack(self._read(path, 0, _SLOTS_AT))
+            self._file = _File(path, header, self._slot_count, self._entry_count)
             self._next_path += 1
         return self._file
 
-    def _open(self, path: str) -> _File:
-        header = fmt.INDEX_HEADER.unpack(self._read_path(path, 0, _SLOTS_AT))
-        return _File(path, header, slot_count=self._slot_count, entry_count=self._entry_count)
-
-    def _read(self, file: _File, at: int, size_bytes: int) -> bytes:
-        return self._read_path(file.path, at, size_bytes)
-
-    def _read_path(self, name: str, at: int, size_bytes: int) -> bytes:
+    def _read(self, name: str, at: int, size_bytes: int) -> bytes:
         """Read bytes of a file; missing and unreadable ones are zeros."""
-        path = os.path.join(self._root, name)
-        there = max(0, min(size_bytes, os.stat(path).st_size - at))
+        there = os.stat(os.path.join(self._place.root, name)).st_size - at
         data = b""
-        if there:
+        if there > 0:
             try:
-                with self._descriptors.use(path) as opened:
-                    data = self._fs.read_at(opened.fd, path, at, there)
+                data = self._place.read(name, at, min(size_bytes, there))
             except FileSystemError as error:
                 reason = os.strerror(error.errno_value)
                 self._pending.append(_finding(name, at, "bytes", "readable", reason))
@@ -238,7 +216,7 @@ class IndexCheck:
             file = yield from self._current()
             if file is None:
                 break
-            data = self._read(file, self._entries_at + file.entry * _STEP, _STEP)
+            data = self._read(file.path, self._entries_at + file.entry * _STEP, _STEP)
             entry = _ENTRY.unpack(data)
             position = entry[1]
             is_later = position >= self._required_position and not self._is_clean
@@ -272,13 +250,20 @@ class IndexCheck:
         for at, field, expected, actual in checks:
             if expected != actual:
                 yield from self._report(file, at, field, expected, actual, is_torn=is_torn)
-        yield from self._close_slots(file, is_torn=is_torn)
-        if self._read(file, self._entries_at, _STEP) != bytes(_STEP):
+        stored = array("i", self._read(file.path, _SLOTS_AT, self._entries_at - _SLOTS_AT))
+        if sys.byteorder == "little":
+            stored.byteswap()
+        pairs = zip(file.slots, stored, strict=True) if stored != file.slots else ()
+        for slot, (expected, found) in enumerate(pairs):
+            if expected != found and file.reported_count < FINDINGS_MAX:
+                at = _SLOTS_AT + slot * fmt.INDEX_SLOT_SIZE_BYTES
+                yield from self._report(file, at, f"slot {slot}", expected, found, is_torn=is_torn)
+        if self._read(file.path, self._entries_at, _STEP) != bytes(_STEP):
             yield from self._report(file, self._entries_at, "entry 0", "zeros", "not zeros")
         at = self._entries_at + file.hi * _STEP
-        hi = index_size_bytes(self._slot_count, self._entry_count)
+        hi = self._size_bytes
         while at < hi:
-            data = self._read(file, at, min(SCAN_SIZE_BYTES, hi - at))
+            data = self._read(file.path, at, min(SCAN_SIZE_BYTES, hi - at))
             rest = data.lstrip(b"\0")
             if rest:
                 at += len(data) - len(rest)
@@ -296,19 +281,6 @@ class IndexCheck:
         is_near = newest_ms < end_ms <= newest_ms + 999
         is_whole_second = (end_ms - file.begin_ms) % 1000 == 999
         return is_near and (is_whole_second or file.is_newest_expired)
-
-    def _close_slots(self, file: _File, *, is_torn: bool) -> Iterator[Finding]:
-        stored = array("i", self._read(file, _SLOTS_AT, self._entries_at - _SLOTS_AT))
-        if sys.byteorder == "little":
-            stored.byteswap()
-        if stored == file.slots:
-            return
-        for slot, (expected, found) in enumerate(zip(file.slots, stored, strict=True)):
-            if expected != found:
-                at = _SLOTS_AT + slot * fmt.INDEX_SLOT_SIZE_BYTES
-                yield from self._report(file, at, f"slot {slot}", expected, found, is_torn=is_torn)
-                if file.reported_count >= FINDINGS_MAX:
-                    return
 
     def _report(
         self,

@@ -8,25 +8,22 @@ the same pass. Sources: storage-formats 1.4, 1.13, 7.1, 7.4; fault-matrix D3 to 
 """
 
 from collections.abc import Generator, Iterator
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.config import MIB
+from store.fsck.checks.container import (
+    READ_SIZE_BYTES,
+    LedgerCheck,
+    PlainCheck,
+    RecordRun,
+    WalkStep,
+)
 from store.fsck.files import Segments
 from store.fsck.types import Finding, Part, Progress, Severity
 from store.ledger.entry import EntryProblem
 
-READ_SIZE_BYTES: Final = 5 * MIB  # More than any record or entry has, so each fits into one read.
-assert READ_SIZE_BYTES > fmt.ENTRY_SIZE_BYTES_MAX + fmt.RECORD_OVERHEAD_BYTES_MAX
 NOWHERE: Final = 1 << 62  # A position behind every log.
 SCAN_OVERLAP_BYTES: Final = 256  # More than the parts that `find` looks at.
-
-
-class RecordRun(NamedTuple):
-    """Whole good records that lie back to back; the first byte is at `position`."""
-
-    position: int
-    data: bytes
 
 
 class Bad(NamedTuple):
@@ -36,55 +33,13 @@ class Bad(NamedTuple):
     hi: int
 
 
-class WalkStep(NamedTuple):
-    """How far some bytes of the log are good. `problem.at` counts from the first of them."""
-
-    end: int
-    records: list[RecordRun]
-    findings: list[Finding]
-    is_blank: bool
-    problem: EntryProblem | None
-
-
-class ContainerCheck(Protocol):
-    """A container, as the walk needs it. One object for one walk: it knows the entry before."""
-
-    ends_with_blank: bool
-    """Whether a log may end right behind a blank."""
-    record_count: int
-
-    def check(self, data: bytes, position: int, file_end: int) -> WalkStep:
-        """Check the bytes that lie back to back in `data`, whose first byte is at `position`."""
-        ...
-
-    def check_blank(self, segments: Segments, position: int, file_end: int) -> EntryProblem | None:
-        """Check the blank from a position to the end of its file."""
-        ...
-
-    def is_blank_proven(self, segments: Segments, position: int, file_end: int) -> bool:
-        """Whether a blank, and no other bytes, can have been here; for one that is not good."""
-        ...
-
-    def find(self, data: bytes, lo: int, position: int, file_end: int) -> int:
-        """Return the first byte of `data` from `lo` on where a record or blank may begin, or -1."""
-        ...
-
-    def is_good(self, data: bytes, position: int, file_end: int) -> bool:
-        """Whether a good record, entry or blank provably begins here. Changes nothing."""
-        ...
-
-    def lose(self) -> None:
-        """Forget the entry before: it is not known which one the next good bytes follow."""
-        ...
-
-
 class LogPass:
     """One pass over a log. `events` does it; the other attributes are complete after it."""
 
     def __init__(
         self,
         segments: Segments,
-        check: ContainerCheck,
+        check: PlainCheck | LedgerCheck,
         *,
         begin_position: int,
         known_good_position: int,
@@ -97,7 +52,6 @@ class LogPass:
         """End of the last record or entry that is good, torn ones left out."""
         self.dirty_hi = begin_position
         """Byte after the last one that is not zero."""
-        self.bad: list[Bad] = []
         self._is_torn = False
 
     def events(self) -> Iterator[Finding | RecordRun | Bad]:
@@ -153,23 +107,15 @@ class LogPass:
         check.lose()
         next_entry = self._find(position, file_end)
         hi = min(file_end, self.dirty_hi) if next_entry is None else next_entry
-        bad = Bad(position, hi)
-        self.bad.append(bad)
-        yield bad
+        yield Bad(position, hi)
         return hi
 
     def _stray(self, position: int, problem: EntryProblem) -> EntryProblem:
         """Return the problem of the first byte behind zeros that is not zero, else `problem`."""
-        dirty = position
-        while dirty < self.dirty_hi:
-            hi = self._segments.file_at(dirty).position + self._segments.file_size_bytes
-            dirty_at = self._segments.first_dirty(dirty, hi)
-            if dirty_at is not None:
-                if dirty_at - position < fmt.BLANK_SIZE_BYTES_MIN:
-                    break
-                return EntryProblem(dirty_at - position, "unused byte", "0", "not 0")
-            dirty = hi
-        return problem
+        dirty = self._segments.first_dirty(position, self.dirty_hi)
+        if dirty is None or dirty - position < fmt.BLANK_SIZE_BYTES_MIN:
+            return problem
+        return EntryProblem(dirty - position, "unused byte", "0", "not 0")
 
     def _finding(self, position: int, problem: EntryProblem, severity: Severity) -> Finding:
         path, at = self._segments.place(position + problem.at)
@@ -194,7 +140,8 @@ class LogPass:
             while (at := check.find(data, at, lo, file_end)) >= 0:
                 if not is_rest and at > len(data) - SCAN_OVERLAP_BYTES:
                     break  # The bytes of this candidate may go on behind `data`: read again.
-                whole = data[at:] if is_rest else self._read_whole(lo + at, file_end)
+                size_bytes = min(file_end - lo - at, READ_SIZE_BYTES)
+                whole = data[at:] if is_rest else segments.read(lo + at, size_bytes)
                 if check.is_good(whole, lo + at, file_end):
                     return lo + at
                 at += 1
@@ -202,6 +149,3 @@ class LogPass:
                 break
             lo += len(data) - SCAN_OVERLAP_BYTES
         return None
-
-    def _read_whole(self, position: int, file_end: int) -> bytes:
-        return self._segments.read(position, min(file_end - position, READ_SIZE_BYTES))

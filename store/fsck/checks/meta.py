@@ -9,9 +9,10 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from store import format as fmt
+from store.config import StoreConfig
 from store.derived.keys.index_files import DIRECTORY as INDEX_DIRECTORY
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.derived.sum_files import DIRECTORY as SUMS_DIRECTORY
@@ -29,8 +30,8 @@ from store.errors import CorruptionError, LayoutError
 from store.files.file_system import FileSystem
 from store.files.meta_file import read_generations
 from store.files.staging import ASIDE_DIRECTORY, STAGING_DIRECTORY
-from store.fsck.checks.log import NOWHERE
-from store.fsck.files import odd_file, read_small, small_reader
+from store.fsck.checks.log import NOWHERE, Bad
+from store.fsck.files import Place, odd_file, read_small, small_reader
 from store.fsck.layout import Layout
 from store.fsck.types import Finding, Part, Severity, finding_of
 from store.ledger import start as ledger_start
@@ -103,6 +104,21 @@ class Trust:
     def is_clean(self) -> bool:
         """Whether opening has no repair to do."""
         return self.last_run.was_clean or self.mark is None
+
+
+class DerivedScope(NamedTuple):
+    """The directory, and the log that its derived files are compared with."""
+
+    place: Place
+    config: StoreConfig
+    min_position: int
+    trust: Trust
+    bad: list[Bad]
+    """Bad bytes of the log so far: records there, and their offsets and keys, are not known."""
+
+    def is_bad(self, position: int) -> bool:
+        """Whether a position lies in bad bytes."""
+        return any(bad.lo <= position < bad.hi for bad in self.bad)
 
 
 def read_trust(fs: FileSystem, root: str, *, log_is_empty: bool) -> tuple[Trust, list[Finding]]:
@@ -270,7 +286,8 @@ def stray_files(
     fs: FileSystem, root: str, layout: Layout, owner_names: re.Pattern[str]
 ) -> Iterator[Finding]:
     """Name the files in the root, or beside a ledger's data, that neither store nor owner makes."""
-    yield from _unfinished_files(fs, root, STAGING_DIRECTORY)
+    for name in fs.list_directory(os.path.join(root, STAGING_DIRECTORY)):
+        yield odd_file(f"{STAGING_DIRECTORY}/{name}", Part.DIRECTORY)
     for name in fs.list_directory(root):
         is_ours = name in OUR_NAMES | ROCKETMQ_NAMES or name in layout.containers
         if not is_ours and not owner_names.fullmatch(name):
@@ -287,14 +304,11 @@ def stray_files(
         "checkpoint",
         "checkpoint.bak",
         STAGING_DIRECTORY,
+        f"{START_NAME}.0",
+        f"{START_NAME}.1",
     }
-    names |= {f"{START_NAME}.0", f"{START_NAME}.1"}
-    yield from _unfinished_files(fs, root, f"{directory}/{STAGING_DIRECTORY}")
+    for name in fs.list_directory(os.path.join(root, directory, STAGING_DIRECTORY)):
+        yield odd_file(f"{directory}/{STAGING_DIRECTORY}/{name}", Part.DIRECTORY)
     for name in fs.list_directory(os.path.join(root, directory)):
         if name not in names:
             yield odd_file(f"{directory}/{name}", Part.DIRECTORY)
-
-
-def _unfinished_files(fs: FileSystem, root: str, directory: str) -> Iterator[Finding]:
-    for name in fs.list_directory(os.path.join(root, directory)):
-        yield odd_file(f"{directory}/{name}", Part.DIRECTORY)

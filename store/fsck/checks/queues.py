@@ -13,10 +13,7 @@ from typing import Final
 from store import format as fmt
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY, REBUILD_MARK
-from store.files.descriptor_cache import DescriptorCache
-from store.files.file_system import FileSystem
-from store.fsck.checks.log import Bad
-from store.fsck.checks.meta import Trust
+from store.fsck.checks.meta import DerivedScope
 from store.fsck.files import SCAN_SIZE_BYTES, Segments, odd_file
 from store.fsck.types import Finding, LogFinding, Part, Severity
 
@@ -41,32 +38,17 @@ class _Queue:
 class QueueCheck:
     """One pass: `put` for each run of records in log order, `finish` at the end."""
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        descriptors: DescriptorCache,
-        root: str,
-        units_per_file: int,
-        *,
-        min_position: int,
-        trust: Trust,
-        log_finding: LogFinding,
-    ) -> None:
+    def __init__(self, scope: DerivedScope, log_finding: LogFinding) -> None:
         """Take the bounds. Records before `required_position` must be in. Without `is_clean` later
         ones may be, and the bytes behind them are whatever a crash left. `log_finding` makes
         findings in records.
         """
-        self._fs, self._descriptors, self._root = fs, descriptors, root
-        self._file_size_bytes = units_per_file * UNIT_SIZE_BYTES
-        self._min_position, self._required_position = min_position, trust.required_position
-        self._is_clean, self._log_finding = trust.is_clean, log_finding
+        self._scope, self._bad, self._log_finding = scope, scope.bad, log_finding
+        self._min_position = scope.min_position
+        self._required_position = scope.trust.required_position
+        self._is_clean = scope.trust.is_clean
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._segments: dict[tuple[str, int], Segments] = {}
-        self._bad: list[Bad] = []
-
-    def damage(self, bad: Bad) -> None:
-        """Note bad bytes of the log: records, and their offsets, may be missing there."""
-        self._bad.append(bad)
 
     # --- Records ---
 
@@ -106,7 +88,7 @@ class QueueCheck:
         for number in range(lo, offset):
             unit = self._read(segments, number, 1)
             position = _UNIT.unpack(unit)[0] if unit else -1
-            if not self._is_bad(position):
+            if not self._scope.is_bad(position):
                 expected = "a position in the damaged part of the log"
                 yield from self._report(queue, segments, number, 0, expected, f"{position}")
 
@@ -161,35 +143,25 @@ class QueueCheck:
         key = (topic, queue_id)
         segments = self._segments.get(key)
         if segments is None:
-            segments = self._segments[key] = Segments(
-                self._descriptors,
-                self._fs,
-                self._root,
-                f"{DIRECTORY}/{topic}/{queue_id}",
-                self._file_size_bytes,
-                Part.QUEUE,
-            )
+            size_bytes = self._scope.config.consume_queue_units_per_file * UNIT_SIZE_BYTES
+            directory = f"{DIRECTORY}/{topic}/{queue_id}"
+            segments = Segments(self._scope.place, directory, size_bytes, Part.QUEUE)
+            self._segments[key] = segments
         return segments
 
     def _read(self, segments: Segments, offset: int, count: int) -> bytes:
         """Read units; those in files that do not exist are left out: only last ones can be."""
-        parts, at, hi = [], offset * UNIT_SIZE_BYTES, (offset + count) * UNIT_SIZE_BYTES
-        if at < segments.position:
-            return b""
-        hi = min(hi, segments.end_position)
-        while at < hi:
-            file_hi = (at // self._file_size_bytes + 1) * self._file_size_bytes
-            parts.append(segments.read(at, min(hi, file_hi) - at))
-            at = min(hi, file_hi)
-        return b"".join(parts)
+        at = offset * UNIT_SIZE_BYTES
+        hi = min((offset + count) * UNIT_SIZE_BYTES, segments.end_position)
+        return segments.read(at, hi - at) if segments.position <= at else b""
 
     # --- The end ---
 
     def finish(self, passed_over: Container[bytes]) -> Iterator[Finding]:
         """Check units on disk that are not of a record of the log; skip the topics
         `passed_over`."""
-        directory = os.path.join(self._root, DIRECTORY)
-        for topic in self._fs.list_directory(directory):
+        fs, directory = self._scope.place.fs, os.path.join(self._scope.place.root, DIRECTORY)
+        for topic in fs.list_directory(directory):
             path = f"{DIRECTORY}/{topic}"
             if topic == REBUILD_MARK:
                 yield Finding(
@@ -200,7 +172,7 @@ class QueueCheck:
             elif not os.path.isdir(os.path.join(directory, topic)):
                 yield odd_file(path, Part.QUEUE)
             else:
-                for name in self._fs.list_directory(os.path.join(directory, topic)):
+                for name in fs.list_directory(os.path.join(directory, topic)):
                     is_id = name.isdecimal() and str(int(name)) == name
                     if is_id and os.path.isdir(os.path.join(directory, topic, name)):
                         yield from self._finish_queue(topic, int(name))
@@ -228,8 +200,7 @@ class QueueCheck:
         """Check units that come before those of the log; return where they end, at most `hi`."""
         before, may_be_filler, reported_count, lo = 0, True, 0, segments.position
         while lo < hi and reported_count < FINDINGS_MAX:
-            file_hi = (lo // self._file_size_bytes + 1) * self._file_size_bytes
-            data = segments.read(lo, min(hi, file_hi, lo + _SCAN_SIZE_BYTES) - lo)
+            data = segments.read(lo, min(hi - lo, _SCAN_SIZE_BYTES))
             for position, size_bytes, tags_code in _UNIT.iter_unpack(data):
                 is_filler = (position, size_bytes, tags_code) == (0, _FILLER_SIZE, 0)
                 may_be_filler &= is_filler
@@ -238,45 +209,36 @@ class QueueCheck:
                 is_later = position >= self._required_position and not self._is_clean
                 if is_later and size_bytes >= fmt.RECORD_SIZE_BYTES_MIN:
                     return lo  # Units of records that were cut off the log.
-                is_old = position + size_bytes <= self._min_position or self._is_bad(position)
+                is_old = position + size_bytes <= self._min_position
+                is_old = is_old or self._scope.is_bad(position)
                 is_record = size_bytes >= fmt.RECORD_SIZE_BYTES_MIN and position >= before
                 if is_old and is_record and not is_filler:
                     before = position + size_bytes
                 elif not may_be_filler:
                     reported_count += 1
-                    yield self._expired_finding(segments, lo, before, position, size_bytes)
+                    field = f"unit of offset {lo // UNIT_SIZE_BYTES}"
+                    expected = f"a record in [{before}, {self._min_position}), expired"
+                    actual = f"position {position}, {size_bytes} bytes"
+                    yield segments.finding(lo, field, expected, actual)
                 lo += UNIT_SIZE_BYTES
         return lo if reported_count < FINDINGS_MAX else hi
-
-    def _expired_finding(
-        self, segments: Segments, lo: int, before: int, position: int, size_bytes: int
-    ) -> Finding:
-        field = f"unit of offset {lo // UNIT_SIZE_BYTES}"
-        expected = f"a record in [{before}, {self._min_position}), expired"
-        return segments.finding(lo, field, expected, f"position {position}, {size_bytes} bytes")
-
-    def _is_bad(self, position: int) -> bool:
-        return any(bad.lo <= position < bad.hi for bad in self._bad)
 
     def _check_rest(self, segments: Segments, lo: int) -> Iterator[Finding]:
         """Check that only zeros follow the last unit."""
         hi = segments.end_position
         while lo < hi and self._bad:  # Units of records in damaged bytes at the end of the log.
             position, size_bytes, _ = _UNIT.unpack(segments.read(lo, UNIT_SIZE_BYTES))
-            if not (self._is_bad(position) and size_bytes > 0):
+            if not (self._scope.is_bad(position) and size_bytes > 0):
                 break
             lo += UNIT_SIZE_BYTES
-        for file in segments.files:
-            file_hi = file.position + self._file_size_bytes
-            dirty = segments.first_dirty(max(lo, file.position), file_hi)
-            if dirty is not None:
-                at = dirty // UNIT_SIZE_BYTES * UNIT_SIZE_BYTES
-                position, size_bytes, _ = _UNIT.unpack(segments.read(at, UNIT_SIZE_BYTES))
-                is_later = position >= self._required_position and size_bytes > 0
-                is_torn = is_later and not self._is_clean
-                severity = Severity.TORN_TAIL if is_torn else Severity.DERIVED
-                yield self._rest_finding(segments, dirty, "zeros, no record is left", severity)
-                return
+        dirty = segments.first_dirty(lo, hi)
+        if dirty is not None:
+            at = dirty // UNIT_SIZE_BYTES * UNIT_SIZE_BYTES
+            position, size_bytes, _ = _UNIT.unpack(segments.read(at, UNIT_SIZE_BYTES))
+            is_later = position >= self._required_position and size_bytes > 0
+            is_torn = is_later and not self._is_clean
+            severity = Severity.TORN_TAIL if is_torn else Severity.DERIVED
+            yield self._rest_finding(segments, dirty, "zeros, no record is left", severity)
 
     def _rest_finding(
         self, segments: Segments, position: int, expected: str, severity: Severity

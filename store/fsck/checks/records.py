@@ -5,16 +5,20 @@ comparisons at once. `store.derived.log_walk` says which unit and keys a record 
 storage-formats 2.4, 2.5.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
 from store import format as fmt
 from store.config import MIB
 from store.derived.log_walk import said_of
+from store.fsck.checks.container import RecordRun
 from store.fsck.checks.index import IndexCheck, Key
-from store.fsck.checks.log import Bad, RecordRun
+from store.fsck.checks.log import Bad
+from store.fsck.checks.meta import DerivedScope
 from store.fsck.checks.queues import QueueCheck
 from store.fsck.types import Finding, LogFinding, Notice
+from store.record.inner_batches import topics_of
 from store.record.tail import TailReader
 
 _ROUND_SIZE_BYTES: Final = 8 * MIB
@@ -23,22 +27,17 @@ _ROUND_SIZE_BYTES: Final = 8 * MIB
 class DerivedCheck:
     """Takes the records of a log in order, and compares the derived files with them."""
 
-    def __init__(
-        self,
-        queues: QueueCheck,
-        index: IndexCheck,
-        log_finding: LogFinding,
-        without_queues: set[bytes],
-    ) -> None:
-        """Take both checks. `without_queues`: known topics with inner batches; grows."""
-        self._queues, self._index = queues, index
-        self._log_finding = log_finding
+    def __init__(self, scope: DerivedScope, log_finding: LogFinding) -> None:
+        """Take the log. `log_finding` makes findings in records."""
+        self._queues, self._index = QueueCheck(scope, log_finding), IndexCheck(scope)
+        self._bad, self._log_finding = scope.bad, log_finding
         self._tails = TailReader()
         self._units: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
         self._keys: list[Key] = []
         self._collected_bytes = 0
-        self._without_queues = without_queues
-        self._passed_over: dict[bytes, int] = {}
+        self._without_queues = topics_of(scope.place.fs, scope.place.root)
+        """Topics with inner batches; grows."""
+        self._passed_over: Counter[bytes] = Counter()
         self.newest_unix_ms = 0
         """Latest store time of all records."""
 
@@ -56,7 +55,7 @@ class DerivedCheck:
             self.newest_unix_ms = max(self.newest_unix_ms, said.store_unix_ms)
             if said.is_inner_batch:
                 self._without_queues.add(said.topic)
-                self._pass_over(said.topic, 1)
+                self._passed_over[said.topic] += 1
             elif said.has_unit:
                 queue = said.topic.decode("ascii"), said.queue_id
                 self._units.setdefault(queue, []).append((said.offset, said.unit))
@@ -64,37 +63,33 @@ class DerivedCheck:
                 self._keys.append((key_hash, said.position, said.store_unix_ms))
         self._collected_bytes += len(data)
         if self._collected_bytes >= _ROUND_SIZE_BYTES:
-            yield from self.compare()
+            yield from self._compare()
 
-    def compare(self) -> Iterator[Finding]:
+    def _compare(self) -> Iterator[Finding]:
         """Compare the collected units and keys."""
         units, keys = self._units, self._keys
         self._units, self._keys, self._collected_bytes = {}, [], 0
         for (topic, queue_id), collected in units.items():
             if topic.encode() in self._without_queues:
-                self._pass_over(topic.encode(), len(collected))
+                self._passed_over[topic.encode()] += len(collected)
                 continue
             yield from self._queues.put(topic, queue_id, collected)
         yield from self._index.put(keys)
 
-    def _pass_over(self, topic: bytes, count: int) -> None:
-        self._passed_over[topic] = self._passed_over.get(topic, 0) + count
-
     def damage(self, bad: Bad) -> Iterator[Finding]:
         """Note bad bytes of the log between the records before and those to come."""
-        yield from self.compare()
-        self._queues.damage(bad)
-        self._index.damage(bad)
+        yield from self._compare()
+        self._bad.append(bad)
 
     def finish(self) -> Iterator[Finding]:
         """Compare the rest, and check that there are no other units and entries."""
-        yield from self.compare()
+        yield from self._compare()
         yield from self._queues.finish(self._without_queues)
         yield from self._index.finish()
 
     def notices(self) -> list[Notice]:
         """Return the topics that are whole and cannot be read; for after `finish`."""
         return [
-            Notice(topic.decode(), self._passed_over.get(topic, 0))
+            Notice(topic.decode(), self._passed_over[topic])
             for topic in sorted(self._without_queues)
         ]

@@ -16,9 +16,9 @@ from store.config import StoreConfig
 from tests.qlog.running import PROGRAM
 from tests.store.fsck_stores import (
     contents,
+    damage_record,
     flip,
     fsck_config,
-    log_files,
     make_store,
     open_store,
     tree,
@@ -45,16 +45,6 @@ def config(request: pytest.FixtureRequest) -> StoreConfig:
 def root(tmp_path: Path, config: StoreConfig) -> Path:
     make_store(tmp_path / "store", config)
     return tmp_path / "store"
-
-
-def spoil(root: Path, number: int) -> str:
-    """Flip a bit in the body of a record; return its file."""
-    for name in log_files(root):
-        at = (root / name).read_bytes().find(b"%08d" % number)
-        if at >= 0:
-            flip(root / name, at * 8)
-            return name
-    raise AssertionError(number)
 
 
 def test_a_restore_that_makes_no_sense_is_refused_in_three_lines(tmp_path: Path) -> None:
@@ -120,7 +110,7 @@ def test_verify_ends_with_a_verdict(root: Path) -> None:
     assert report["record_count"] == 60
     assert run("verify", root).stdout.splitlines()[-1] == "clean: every byte is as it must be"
 
-    name = spoil(root, 22)
+    name = damage_record(root, 22)
     report = run_json(1, "verify", root)
     assert report["severities"] == {"damage": 1}
     [finding] = report["findings"]
@@ -142,7 +132,7 @@ def test_verify_ends_with_a_verdict(root: Path) -> None:
 
 
 def test_repair_shows_its_plan_and_waits_for_consent(root: Path, config: StoreConfig) -> None:
-    spoil(root, 22)
+    damage_record(root, 22)
     before = tree(root)
     shown = run_json(1, "repair", root)
     assert shown["applied"] is False

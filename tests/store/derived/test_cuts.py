@@ -1,7 +1,6 @@
 """Units that are wrong where a cut or an expiry looks, and nobody can vouch for: what is intact
 stays, and keeps its offsets."""
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,9 @@ from store import format as fmt
 from store.errors import CorruptionError, PositionRangeError
 from store.replicated.shipped_store import ShippedStore
 from store.store import Store
+from tests.store.fakes import queue_of
 from tests.store.fsck_stores import forget_sums
+from tests.store.overwrites import overwrite
 from tests.store.records import PAGE, batch, numbers
 from tests.store.shipped_stores import (
     filled,
@@ -47,14 +48,6 @@ def left(root: Path, *, has_sums: bool) -> list[int]:
     return ends
 
 
-def overwrite(path: Path, at: int, data: bytes) -> None:
-    fd = os.open(path, os.O_RDWR)
-    try:
-        os.pwrite(fd, data, at)
-    finally:
-        os.close(fd)
-
-
 def change_log(root: Path, position: int, data: bytes) -> None:
     """Change bytes of the log where a plain one has no checksum, or one that fails."""
     overwrite(root / f"commitlog/{position // FILE * FILE:020d}", position % FILE, data)
@@ -62,9 +55,12 @@ def change_log(root: Path, position: int, data: bytes) -> None:
 
 def place(store: Store | ShippedStore, offset: int) -> tuple[int, int]:
     """Return position and size of a record of queue 0."""
-    queue = store.engine.queues.get(b"orders", 0)
-    assert queue is not None
-    return queue.unit(offset)[:2]
+    return queue_of(store.engine.queues).unit(offset)[:2]
+
+
+def offsets_of(store: ShippedStore, number: int) -> list[int]:
+    """Return the offsets of the records with the key of a record."""
+    return [m.queue_offset for m in store.reads.messages_by_key("orders", f"key{number:04d}")]
 
 
 def set_position(root: Path, offset: int, position: int) -> None:
@@ -140,8 +136,7 @@ def test_keys_with_their_checksums_do_not_follow_a_damaged_record(tmp_path: Path
         while not scrub.step().ends_pass:
             pass
         for n in (6, 20, COUNT - 1):
-            (message,) = store.reads.messages_by_key("orders", f"key{n:04d}")
-            assert message.queue_offset == n
+            assert offsets_of(store, n) == [n]
         assert any("damaged" in line for line in lines)
 
 
@@ -220,20 +215,16 @@ def test_a_cut_beside_the_mending_of_an_index_file_hides_no_key(
             return chain(*rest)
 
         monkeypatch.setattr(keys, "_chain", cutting)
-        overwrite(Path(file.path), 40 + 64 * 4 + 20 * 30, b"\x55")
+        overwrite(file.path, 40 + 64 * 4 + 20 * 30, b"\x55")
         with suppress(PositionRangeError):  # Or what it does is right.
             keys.mend(file)
         for n in range(0, 120, 7):
-            assert [
-                m.queue_offset for m in store.reads.messages_by_key("orders", f"key{n:04d}")
-            ] == [n]
+            assert offsets_of(store, n) == [n]
         store.cut(ends[40])
         put(store, 120, 150)
         store.dispatch_to(store.shipped.end_position)
         for n in range(0, 150, 7):
-            assert [
-                m.queue_offset for m in store.reads.messages_by_key("orders", f"key{n:04d}")
-            ] == [n]
+            assert offsets_of(store, n) == [n]
 
 
 @pytest.mark.parametrize("has_sums", [True, False])

@@ -1,5 +1,6 @@
 """Bits that flip in queues and key index: every reader gets everything, and it is counted."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,10 +12,11 @@ from store.config import StoreConfig
 from store.derived.keys.index_file import IndexFile
 from store.derived.queues.pull import PullStatus
 from store.errors import DerivedDamageError
-from store.record.message import decode_message, encode_message, tags_code
+from store.record.message import encode_message, tags_code
 from store.store import Store
+from tests.store.fakes import queue_of
 from tests.store.fsck_stores import Clock, findings, flip, forget_sums, fsck_config, open_store
-from tests.store.records import BORN
+from tests.store.records import BORN, messages
 
 COUNT = 900
 TAGS = ("a", "b", "c")
@@ -25,6 +27,25 @@ CHANGES = {"consume_queue_units_per_file": 700, "index_entry_count": 500, "index
 @pytest.fixture(params=["commit_log", "ledger"])
 def config(request: pytest.FixtureRequest) -> StoreConfig:
     return replace(fsck_config(request.param, **CHANGES), file_size_bytes=1 << 16)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, config: StoreConfig, clock: Clock) -> Iterator[Store]:
+    """A filled store that is open."""
+    with open_store(tmp_path, config, clock) as opened:
+        fill(opened, clock)
+        yield opened
+
+
+def leave(root: Path, config: StoreConfig, clock: Clock) -> None:
+    """Leave a filled store that was closed well."""
+    with open_store(root, config, clock) as store:
+        fill(store, clock)
 
 
 def fill(store: Store, clock: Clock, lo: int = 0, hi: int = COUNT) -> None:
@@ -56,11 +77,7 @@ def read(store: Store, tag: str | None, offset: int = 0) -> list[bytes]:
         if pulled.status not in (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE):
             assert pulled.status is PullStatus.OFFSET_OVERFLOW_ONE
             return bodies
-        at = 0
-        while at < len(pulled.data):
-            message = decode_message(pulled.data, at)
-            bodies.append(message.body)
-            at += message.size_bytes
+        bodies += [message.body for message in messages(pulled.data)]
         offset = pulled.next_offset
 
 
@@ -72,8 +89,8 @@ def check_all(store: Store, count: int = COUNT, *, step: int = 7) -> None:
     for n in range(0, count, step):
         assert [m.queue_offset for m in store.messages_by_key("orders", f"key{n}")] == [n]
     for n in range(0, count, 10 * step):
-        messages = store.messages_by_key("orders", f"decade{n // 10}")
-        assert [m.queue_offset for m in messages] == list(range(n, n + 10))
+        by_key = store.messages_by_key("orders", f"decade{n // 10}")
+        assert [m.queue_offset for m in by_key] == list(range(n, n + 10))
         by_time = store.offset_by_time("orders", 0, BORN + 500 * (n // 20 + 1))
         assert by_time == n // 20 * 20
     assert store.queue_range("orders", 0) == (0, count)
@@ -92,8 +109,10 @@ def flip_used_bits(path: Path, random: Random, count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-def test_a_running_store_shows_everything(tmp_path: Path, config: StoreConfig, seed: int) -> None:
-    random, clock = Random(seed), Clock()
+def test_a_running_store_shows_everything(
+    tmp_path: Path, config: StoreConfig, clock: Clock, seed: int
+) -> None:
+    random = Random(seed)
     with open_store(tmp_path, config, clock) as store:
         fill(store, clock)
         store.maintain()
@@ -112,11 +131,10 @@ def test_a_running_store_shows_everything(tmp_path: Path, config: StoreConfig, s
 @pytest.mark.parametrize("seed", _SEEDS)
 @pytest.mark.parametrize("has_sums", [True, False])
 def test_a_store_that_is_opened_shows_everything(
-    tmp_path: Path, config: StoreConfig, seed: int, has_sums: bool
+    tmp_path: Path, config: StoreConfig, clock: Clock, seed: int, has_sums: bool
 ) -> None:
-    random, clock = Random(seed), Clock()
-    with open_store(tmp_path, config, clock) as store:
-        fill(store, clock)
+    random = Random(seed)
+    leave(tmp_path, config, clock)
     for number in range(len(derived(tmp_path))):
         path = derived(tmp_path)[number]  # A rebuild gives new names to index files.
         is_queue = "consumequeue" in path.parts
@@ -130,27 +148,22 @@ def test_a_store_that_is_opened_shows_everything(
 
 
 @pytest.mark.parametrize("field", ["position", "size", "tags code"])
-def test_each_field_of_a_unit_is_put_right(tmp_path: Path, config: StoreConfig, field: str) -> None:
-    clock = Clock()
+def test_each_field_of_a_unit_is_put_right(tmp_path: Path, store: Store, field: str) -> None:
     at = {"position": 7, "size": 11, "tags code": 19}[field]
-    with open_store(tmp_path, config, clock) as store:
-        fill(store, clock)
-        path = tmp_path / "consumequeue/orders/0" / f"{0:020d}"
-        whole = path.read_bytes()
-        flip(path, (20 * 300 + at) * 8)
-        assert read(store, "a") == [b"%08d" % n for n in range(0, COUNT, 3)]
-        assert path.read_bytes() == whole
-        assert store.counters.derived_damage_count == 1
-        assert store.counters.derived_mended_unit_count == 1
+    path = tmp_path / "consumequeue/orders/0" / f"{0:020d}"
+    whole = path.read_bytes()
+    flip(path, (20 * 300 + at) * 8)
+    assert read(store, "a") == [b"%08d" % n for n in range(0, COUNT, 3)]
+    assert path.read_bytes() == whole
+    assert store.counters.derived_damage_count == 1
+    assert store.counters.derived_mended_unit_count == 1
 
 
 def test_a_queue_of_another_maker_is_believed_once_it_fits(
-    tmp_path: Path, config: StoreConfig
+    tmp_path: Path, config: StoreConfig, clock: Clock
 ) -> None:
     """RocketMQ wrote to the directory: the checksums are those of before."""
-    clock = Clock()
-    with open_store(tmp_path, config, clock) as store:
-        fill(store, clock)
+    leave(tmp_path, config, clock)
     for sums in (tmp_path / "checksums").rglob("*"):
         if sums.is_file():
             sums.write_bytes(Random(7).randbytes(sums.stat().st_size))
@@ -163,35 +176,28 @@ def test_a_queue_of_another_maker_is_believed_once_it_fits(
         assert store.counters.derived_damage_count == 0
 
 
-def test_a_reader_on_a_loop_is_not_kept(tmp_path: Path, config: StoreConfig) -> None:
+def test_a_reader_on_a_loop_is_not_kept(tmp_path: Path, store: Store) -> None:
     """What needs more of the log than a moment is an error to be tried again, then put right."""
-    clock = Clock()
-    with open_store(tmp_path, config, clock) as store:
-        fill(store, clock)
-        path = tmp_path / "consumequeue/orders/0" / f"{0:020d}"
-        flip(path, 20 * 300 * 8 + 60)
-        store.engine.guard.units.at_once_size_bytes_max = 10
-        with pytest.raises(DerivedDamageError, match="offsets 300 to 300") as caught:
-            read(store, "a")
-        assert caught.value.retryable
-        store.engine.guard.mend(caught.value)
+    flip(tmp_path / "consumequeue/orders/0" / f"{0:020d}", 20 * 300 * 8 + 60)
+    store.engine.guard.units.at_once_size_bytes_max = 10
+    with pytest.raises(DerivedDamageError, match="offsets 300 to 300") as caught:
+        read(store, "a")
+    assert caught.value.retryable
+    store.engine.guard.mend(caught.value)
+    check_all(store)
+    flip(sorted(tmp_path.glob("index/*"))[0], (40 + 64 * 4 + 20 * 30) * 8)
+    store.engine.guard.units.at_once_size_bytes_max = 10
+    with pytest.raises(DerivedDamageError) as caught:
         check_all(store)
-        index = sorted(tmp_path.glob("index/*"))[0]
-        flip(index, (40 + 64 * 4 + 20 * 30) * 8)
-        store.engine.guard.units.at_once_size_bytes_max = 10
-        with pytest.raises(DerivedDamageError) as caught:
-            check_all(store)
-        store.engine.guard.mend(caught.value)
-        check_all(store)
+    store.engine.guard.mend(caught.value)
+    check_all(store)
 
 
 def test_an_opening_puts_the_header_of_an_index_file_right(
-    tmp_path: Path, config: StoreConfig
+    tmp_path: Path, config: StoreConfig, clock: Clock
 ) -> None:
     """By its times a search leaves out whole files: nobody would look into it."""
-    clock = Clock()
-    with open_store(tmp_path, config, clock) as store:
-        fill(store, clock)
+    leave(tmp_path, config, clock)
     index = sorted(tmp_path.glob("index/*"))[0]
     whole = index.read_bytes()
     flip(index, 8 * 6)
@@ -203,75 +209,66 @@ def test_an_opening_puts_the_header_of_an_index_file_right(
 
 @pytest.mark.parametrize("damaged", [None, 0, 1])
 def test_an_index_file_that_expires_beside_a_pass_ends_nothing(
-    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch, damaged: int | None
+    store: Store, monkeypatch: pytest.MonkeyPatch, damaged: int | None
 ) -> None:
     """The pass reads the file, or the last entries of it for the sake of the next one."""
-    clock = Clock()
-    with open_store(tmp_path, config, clock) as store:
-        fill(store, clock)
-        index, reading = store.engine.index, IndexFile.raw_entries
-        first, second = index.files[:2]
-        whole = Path(second.path).read_bytes()
-        if damaged is not None:
-            flip(Path(index.files[damaged].path), (40 + 64 * 4 + 20 * 30) * 8)
+    index, reading = store.engine.index, IndexFile.raw_entries
+    first, second = index.files[:2]
+    whole = Path(second.path).read_bytes()
+    if damaged is not None:
+        flip(Path(index.files[damaged].path), (40 + 64 * 4 + 20 * 30) * 8)
 
-        def expiring(file: IndexFile, lo: int, hi: int) -> bytes:
-            if file is first and (lo < 30 or lo > 256) and first in index.files:
-                index.delete_expired(first.end_position + 1)
-            return reading(file, lo, hi)
+    def expiring(file: IndexFile, lo: int, hi: int) -> bytes:
+        if file is first and (lo < 30 or lo > 256) and first in index.files:
+            index.delete_expired(first.end_position + 1)
+        return reading(file, lo, hi)
 
-        monkeypatch.setattr(IndexFile, "raw_entries", expiring)
-        if damaged is None:
-            assert store.engine.guard.compare(0, first.end_position)[1] == 0
-        else:
-            assert store.engine.guard.keys.mend(index.files[damaged]) == (damaged == 1)
-        assert first not in index.files
-        assert Path(second.path).read_bytes() == whole
+    monkeypatch.setattr(IndexFile, "raw_entries", expiring)
+    if damaged is None:
+        assert store.engine.guard.compare(0, first.end_position)[1] == 0
+    else:
+        assert store.engine.guard.keys.mend(index.files[damaged]) == (damaged == 1)
+    assert first not in index.files
+    assert Path(second.path).read_bytes() == whole
 
 
 @pytest.mark.parametrize(("name", "nth"), [("_reference", 1), ("_stream", 1), ("_stream", 2)])
 def test_keys_that_expire_beside_their_comparison_are_not_counted(
-    tmp_path: Path,
-    config: StoreConfig,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    nth: int,
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str, nth: int
 ) -> None:
     """An entry is told its key by counting from the start of the log: the start may move."""
-    clock = Clock()
-    with open_store(tmp_path, config, clock) as store:
-        fill(store, clock, hi=3 * COUNT)
-        keys, (_, file, *_) = store.engine.guard.keys, store.engine.index.files
-        while store.log.min_position <= file.begin_position:
+    fill(store, clock, COUNT, 3 * COUNT)
+    keys, (_, file, *_) = store.engine.guard.keys, store.engine.index.files
+    while store.log.min_position <= file.begin_position:
+        store.log.delete_first()
+    path = Path(file.path)
+    flip(path, (40 + 64 * 4 + 20 * (file.count - 5)) * 8)
+    # As of another maker: all of it has to be compared.
+    monkeypatch.setattr(IndexFile, "doubtful_blocks", lambda file: [(0, file.count)])
+    own, calls = getattr(keys, name), list[int]()
+
+    def expiring(*args: Any) -> object:
+        calls.append(0)
+        if len(calls) == nth and name == "_stream":
             store.log.delete_first()
-        path = Path(file.path)
-        flip(path, (40 + 64 * 4 + 20 * (file.count - 5)) * 8)
-        # As of another maker: all of it has to be compared.
-        monkeypatch.setattr(IndexFile, "doubtful_blocks", lambda file: [(0, file.count)])
-        own, calls = getattr(keys, name), list[int]()
+        reference: object = own(*args)
+        if len(calls) == nth and name == "_reference":
+            store.log.delete_first()
+        return reference
 
-        def expiring(*args: Any) -> object:
-            calls.append(0)
-            if len(calls) == nth and name == "_stream":
-                store.log.delete_first()
-            reference: object = own(*args)
-            if len(calls) == nth and name == "_reference":
-                store.log.delete_first()
-            return reference
-
-        monkeypatch.setattr(keys, name, expiring)
-        damaged = path.read_bytes()
-        assert not keys.mend(file)
-        assert len(calls) >= nth
-        assert path.read_bytes() == damaged, "no entry was given the key of another one"
+    monkeypatch.setattr(keys, name, expiring)
+    damaged = path.read_bytes()
+    assert not keys.mend(file)
+    assert len(calls) >= nth
+    assert path.read_bytes() == damaged, "no entry was given the key of another one"
 
 
 def test_appends_wait_for_the_end_of_an_index_file_only(
-    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, config: StoreConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file has 400 MB of entries: who mends it must not read them all while it holds the lock."""
     monkeypatch.setattr("store.derived.key_mend._ENTRIES_AT_ONCE", 300)
-    clock, held = Clock(), list[int]()
+    held = list[int]()
     with open_store(tmp_path, replace(config, index_entry_count=4_000), clock) as store:
         fill(store, clock)
         (file,) = store.engine.index.files
@@ -292,13 +289,11 @@ def test_appends_wait_for_the_end_of_an_index_file_only(
 
 
 def test_large_records_of_a_block_are_not_read_on_a_loop(
-    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, config: StoreConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power loss nobody knows the checksum of a block, and its records have 256 MB."""
     monkeypatch.setattr("store.derived.unit_mend.PROOF_SIZE_BYTES_MAX", 10_000)
-    clock = Clock()
-    with open_store(tmp_path, config, clock) as store:
-        fill(store, clock)
+    leave(tmp_path, config, clock)
     forget_sums(tmp_path)
     with open_store(tmp_path, config, clock) as store:
         units = store.engine.guard.units
@@ -316,17 +311,14 @@ def test_large_records_of_a_block_are_not_read_on_a_loop(
 
 
 def test_a_last_block_that_grows_beside_a_comparison_is_known(
-    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, config: StoreConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the readers of a busy queue would wait until it is full."""
-    clock = Clock()
-    with open_store(tmp_path, config, clock) as store:
-        fill(store, clock)
+    leave(tmp_path, config, clock)
     forget_sums(tmp_path)
     with open_store(tmp_path, config, clock) as store:
         units = store.engine.guard.units
-        queue = store.engine.queues.get(b"orders", 0)
-        assert queue is not None
+        queue = queue_of(store.engine.queues)
         looking = units._first_wrong
 
         def growing(*rest: Any) -> int | None:
@@ -344,17 +336,12 @@ def test_a_last_block_that_grows_beside_a_comparison_is_known(
         )
 
 
-def test_a_block_that_could_not_be_put_right_is_not_read(
-    tmp_path: Path, config: StoreConfig
-) -> None:
+def test_a_block_that_could_not_be_put_right_is_not_read(tmp_path: Path, store: Store) -> None:
     """The log was cut or lost its first file beside the reader: its filter would hide a message."""
-    clock = Clock()
-    with open_store(tmp_path, config, clock) as store:
-        fill(store, clock)
-        assert len(read(store, "a")) == COUNT // 3
-        flip(tmp_path / "consumequeue/orders/0" / f"{0:020d}", (20 * 300 + 19) * 8)
-        store.log.changes.begin()
-        with pytest.raises(DerivedDamageError, match="offsets 256 to 511"):
-            read(store, "a")
-        store.log.changes.end()
-        check_all(store)
+    assert len(read(store, "a")) == COUNT // 3
+    flip(tmp_path / "consumequeue/orders/0" / f"{0:020d}", (20 * 300 + 19) * 8)
+    store.log.changes.begin()
+    with pytest.raises(DerivedDamageError, match="offsets 256 to 511"):
+        read(store, "a")
+    store.log.changes.end()
+    check_all(store)

@@ -23,6 +23,7 @@ from tests.store.fsck_stores import (
     Clock,
     contents,
     crashed_with_tail,
+    damage_record,
     files_of,
     fill,
     findings,
@@ -57,16 +58,6 @@ def repair(root: Path, config: StoreConfig) -> list[Action]:
 
 def kinds(actions: list[Action]) -> list[ActionKind]:
     return [action.kind for action in actions]
-
-
-def damage_record(root: Path, number: int) -> str:
-    """Flip a bit of the body of a record; return the name of its file."""
-    for name in log_files(root):
-        at = (root / name).read_bytes().find(b"%08d" % number)
-        if at >= 0:
-            flip(root / name, at * 8)
-            return name
-    raise AssertionError(f"there is no record {number}")
 
 
 # --- Nothing is lost ---

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import MappedFileQueue
+from store.log.record_log import RecordLog
 from store.maintenance.retention import (
     DELETE_COUNT_MAX,
     DiskState,
@@ -273,11 +275,12 @@ class RetainedQueue:
         self.needed_from = 1 << 60
         self.retention = Retention(
             policy(file_size_bytes=SIZE, **changes),
-            self.queue,
+            cast(RecordLog, self.queue),
             lambda: self.queue.files,
             self.newest_unix_ms,
             path=str(path),
             deletable_position=lambda: self.needed_from,
+            spare_file_count=lambda: 0,
             counters=self.counters,
         )
 

@@ -161,7 +161,7 @@ def test_no_plan_for_a_directory_of_rocketmq_cuts_it(root: Path) -> None:
     before, given = log_bytes(root), given_sizes(CONFIG)
     actions = plan(str(root), verify(str(root), given=given), given=given)
     assert not [action for action in actions if action.position >= 0 and action.zero_hi]
-    apply(str(root), actions, given=given)
+    apply(str(root), actions)
     assert log_bytes(root) == before
     with Store.open(str(root), CONFIG, maintain=False) as store:
         assert numbers(store.pull("orders", 0, 0, max_count=100).data) == list(range(30))
@@ -178,7 +178,7 @@ def test_a_repair_builds_the_queues_around_them(root: Path) -> None:
     assert problems
     actions = plan(str(root), problems, given=given)
     assert "cut_log" not in {action.kind.value for action in actions}
-    apply(str(root), actions, given=given)
+    apply(str(root), actions)
     assert log_bytes(root) == before
     assert checked(root)[0] == []
 

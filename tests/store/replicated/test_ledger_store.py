@@ -365,7 +365,7 @@ def test_a_repair_shows_nobody_what_was_not_committed(tmp_path: Path) -> None:
     given = given_sizes(CONFIG)
     assert {f.severity for f in findings(tmp_path, given)} == {Severity.DERIVED}
     actions = plan(str(tmp_path), findings(tmp_path, given), given=given)
-    apply(str(tmp_path), actions, given=given)
+    apply(str(tmp_path), actions)
     assert findings(tmp_path, given) == []
     with open_store(tmp_path) as store:
         assert store.dispatched_position == ends[7]

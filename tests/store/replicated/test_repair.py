@@ -30,7 +30,6 @@ from store.format import (
 )
 from store.fsck.check import Check
 from store.fsck.layout import GivenSettings
-from store.fsck.ranges import damaged_ranges
 from store.fsck.types import no_progress
 from store.ledger.entry import KIND_NO_OP, ChainLink, whole_entry
 from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal
@@ -314,7 +313,7 @@ def test_a_check_of_the_store_names_the_same_ranges(wreck: Wreck, seed: int) -> 
         wreck.data(random.randrange(5) * FILE).unlink()
     check = Check(str(wreck.root), GivenSettings(file_size_bytes=FILE))
     assert list(check.run(no_progress))
-    assert damaged_ranges(check) == wreck.find()
+    assert check.damaged_ranges() == wreck.find()
 
 
 # --- What a peer sends ---

@@ -1,18 +1,22 @@
 """One key index file: its bytes, chains, header, sealing and recovery."""
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.derived.keys.index_file import IndexFile, create_index_file, file_size_bytes
+from store.derived.keys.index_file import IndexFile, create_index_file
+from store.derived.keys.key_sums import IndexShape, KeySums
+from store.derived.sum_files import SumFiles
 from store.errors import ClosedError, DerivedFileError
 from store.files.failpoints import armed
 from store.files.file_system import FileSystem
 from store.record.message import java_hash, positive_hash, tags_code
 from tests.seeds import examples
+from tests.store.overwrites import overwrite
 from tests.store.vectors import HASHES
 
 NOW = 1_700_000_000_123
@@ -20,17 +24,23 @@ ALWAYS = {"begin_unix_ms": 0, "end_unix_ms": 1 << 62, "hi_position": (1 << 63) -
 
 
 def make(root: Path, *, slots: int = 8, entries: int = 20, name: str = "1") -> IndexFile:
-    return create_index_file(
-        FileSystem(), str(root / name), slot_count=slots, entry_count=entries, before=None
-    )
+    shape, path = IndexShape(slots, entries), str(root / name)
+    return create_index_file(FileSystem(), path, shape, no_sums(path, shape), None)
+
+
+def no_sums(path: str, shape: IndexShape) -> KeySums:
+    """Checksums of which none is known."""
+    return KeySums(SumFiles(f"{path}.sums", "keys"), "1", shape)
 
 
 def reopen(file: IndexFile) -> IndexFile:
     file.close()
+    return open_file(file.path, IndexShape(file.slot_count, file.entry_count))
+
+
+def open_file(path: str, shape: IndexShape) -> IndexFile:
     fs = FileSystem()
-    return IndexFile(
-        fs, file.path, fs.open(file.path), slot_count=file.slot_count, entry_count=file.entry_count
-    )
+    return IndexFile(fs, path, fs.open(path), shape, no_sums(path, shape))
 
 
 def put(file: IndexFile, *keys: tuple[int, int, int]) -> int:
@@ -61,7 +71,7 @@ def test_hashes_have_the_published_values(
 
 
 def test_the_default_file_has_the_published_size() -> None:
-    assert file_size_bytes(slot_count=5_000_000, entry_count=20_000_000) == 420_000_040
+    assert IndexShape(5_000_000, 20_000_000).size_bytes == 420_000_040
 
 
 def test_entries_slots_and_header_are_where_rocketmq_has_them(tmp_path: Path) -> None:
@@ -84,8 +94,7 @@ def test_a_file_made_elsewhere_is_read(tmp_path: Path) -> None:
     header = struct.pack(">qqqqii", NOW, NOW + 7000, 100, 300, 1, 3)
     path = tmp_path / "1"
     path.write_bytes(header + slots + entries + bytes(40))
-    fs = FileSystem()
-    file = IndexFile(fs, str(path), fs.open(str(path)), slot_count=8, entry_count=5)
+    file = open_file(str(path), IndexShape(8, 5))
     file.check()
     assert candidates(file, 4, **ALWAYS) == [300, 100]
     assert candidates(file, 12, **ALWAYS) == [], "same slot, other hash"
@@ -132,29 +141,6 @@ def test_a_sealed_file_is_read_without_a_map(tmp_path: Path) -> None:
         candidates(file, 1, **ALWAYS)
 
 
-LAST_PREVIOUS_AT = 40 + 32 + 5 * 20 + 16
-
-
-@pytest.mark.parametrize(
-    ("at", "value", "field"),
-    [
-        (LAST_PREVIOUS_AT, 5, "previous entry"),
-        (LAST_PREVIOUS_AT, -1, "previous entry"),
-        (40 + 4, 20, "slot"),
-    ],
-)
-def test_a_chain_that_leads_elsewhere_is_damage(
-    tmp_path: Path, at: int, value: int, field: str
-) -> None:
-    file = make(tmp_path)
-    put(file, *[(1, n * 10, NOW) for n in range(5)])
-    data = bytearray(content(file))
-    struct.pack_into(">i", data, at, value)
-    Path(file.path).write_bytes(data)
-    with pytest.raises(DerivedFileError, match=field):
-        candidates(reopen(file), 1, **ALWAYS)
-
-
 # --- Recovery ---
 
 
@@ -180,9 +166,7 @@ def test_recovery_rebuilds_slots_and_header_from_the_entries(
         triples.append((value, position, NOW + position * 10))
     file = make(root)
     put(file, *triples)
-    data = bytearray(content(file))
-    data[40 : 40 + len(wreck)] = wreck
-    Path(file.path).write_bytes(data)
+    overwrite(file.path, 40, wreck)
     file = reopen(file)
     file.count = min(file.entry_count, file.count + count)  # A header newer than its entries.
     file.recover(keep, is_cached=False)
@@ -233,23 +217,39 @@ def test_a_file_of_a_killed_process_gives_back_entries_without_a_look_at_the_oth
     assert file.are_slots_proven
 
 
-def test_entries_that_cannot_be_are_damage(tmp_path: Path) -> None:
-    for at, value, field in ((4, 5, "entry"), (0, -1, "entry"), (16, 1, "entry")):
-        file = make(tmp_path, name=f"{at}")
-        put(file, *[(n, 100 + n, NOW) for n in range(5)])
-        data = bytearray(content(file))
-        struct.pack_into(">q" if at == 4 else ">i", data, 40 + 32 + 3 * 20 + at, value)
-        Path(file.path).write_bytes(data)
-        with pytest.raises(DerivedFileError, match=field):
-            reopen(file).recover(1 << 40, is_cached=False)
+def look_up(file: IndexFile) -> None:
+    candidates(file, 1, **ALWAYS)
 
 
-@pytest.mark.parametrize("flip", [24, 31, 36, 39, 39 + 4])
-def test_a_header_that_does_not_fit_the_entries_is_damage(tmp_path: Path, flip: int) -> None:
+def recover(file: IndexFile) -> None:
+    file.recover(1 << 40, is_cached=False)
+
+
+THIRD, LAST = 40 + 32 + 3 * 20, 40 + 32 + 5 * 20
+
+
+@pytest.mark.parametrize(
+    ("look", "at", "data", "field"),
+    [
+        (look_up, LAST + 16, struct.pack(">i", 5), "previous entry"),
+        (look_up, LAST + 16, struct.pack(">i", -1), "previous entry"),
+        (look_up, 40 + 4, struct.pack(">i", 20), "slot"),
+        (recover, THIRD + 4, struct.pack(">q", 5), "entry"),
+        (recover, THIRD, struct.pack(">i", -1), "entry"),
+        (recover, THIRD + 16, struct.pack(">i", 1), "entry"),
+        (IndexFile.check, 24, b"\1", "last position"),
+        (IndexFile.check, 31, bytes([104 ^ 1]), "last position"),
+        (IndexFile.check, 36, b"\1", "entry count"),
+        (IndexFile.check, 39, b"\7", "last position"),
+        (IndexFile.check, 39, b"\2", "last position"),
+    ],
+)
+def test_what_does_not_fit_the_entries_is_damage(
+    tmp_path: Path, look: Callable[[IndexFile], None], at: int, data: bytes, field: str
+) -> None:
+    """A chain that leads elsewhere, entries that cannot be, and a header of another file."""
     file = make(tmp_path)
-    put(file, *[(n, 100 + n, NOW) for n in range(5)])
-    data = bytearray(content(file))
-    data[min(flip, 39)] ^= 4 if flip > 39 else 1
-    Path(file.path).write_bytes(data)
-    with pytest.raises(DerivedFileError):
-        reopen(file).check()
+    put(file, *[(1, 100 + n, NOW) for n in range(5)])
+    overwrite(file.path, at, data)
+    with pytest.raises(DerivedFileError, match=field):
+        look(reopen(file))

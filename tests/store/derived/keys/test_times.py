@@ -3,7 +3,6 @@
 All of it on stores that were killed, so that the header of the last file has no checksum.
 """
 
-import os
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from store.config import StoreConfig
 from store.record.message import encode_message
 from store.store import Store
 from tests.store.fsck_stores import Clock, findings, fsck_config, open_store
+from tests.store.overwrites import overwrite
 from tests.store.records import BORN
 
 COUNT = 700
@@ -62,11 +62,7 @@ def header(path: Path) -> list[int]:
 def set_header(path: Path, at: int, value: int) -> None:
     numbers = header(path)
     numbers[at] = value
-    fd = os.open(path, os.O_RDWR)
-    try:
-        os.pwrite(fd, fmt.INDEX_HEADER.pack(*numbers), 0)
-    finally:
-        os.close(fd)
+    overwrite(path, 0, fmt.INDEX_HEADER.pack(*numbers))
 
 
 @pytest.mark.parametrize("bit", [None, 0, 15, 17, 30, 62])

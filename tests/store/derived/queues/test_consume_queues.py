@@ -14,7 +14,7 @@ from store.errors import DerivedFileError, PositionRangeError, StoreError, SyncF
 from store.files.failpoints import armed, census
 from store.files.file_system import FileSystem
 from tests.store.derived.queues.test_consume_queue import SIZE, environment, units
-from tests.store.fakes import CountingFileSystem, tree
+from tests.store.fakes import CountingFileSystem, queue_of, tree
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import small_config
 
@@ -41,12 +41,10 @@ def test_queues_are_made_when_something_is_put(tmp_path: Path) -> None:
     put(queues, b"%RETRY%g", 0, 0, 5)
     assert queues.next_offsets() == {(b"a", 0): 3, (b"a", (1 << 31) - 1): 4, (b"%RETRY%g", 0): 5}
     assert max(q.built_position for q in queues) == 5 * SIZE
-    assert len(queues) == 3
+    assert len(list(queues)) == 3
     again = make(tmp_path, position=1 << 40)
     assert again.next_offsets() == queues.next_offsets()
-    queue = again.get(b"a", (1 << 31) - 1)
-    assert queue is not None
-    assert queue.read_units(0, 4) == units(0, 4)
+    assert queue_of(again, b"a", (1 << 31) - 1).read_units(0, 4) == units(0, 4)
 
 
 def test_other_names_in_the_directory_are_passed_over(tmp_path: Path) -> None:
@@ -65,12 +63,10 @@ def test_a_set_of_many_queues_keeps_few_files_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     assert len(queues.descriptors) == 8
     for n in range(100):
-        queue = queues.get(b"t", n)
-        assert queue is not None
-        assert queue.read_units(0, 11) == units(0, 11)
+        assert queue_of(queues, b"t", n).read_units(0, 11) == units(0, 11)
     queues.sync()
     assert len(os.listdir("/proc/self/fd")) == before
-    assert len(make(tmp_path, position=1 << 40, limit=8)) == 100
+    assert len(list(make(tmp_path, position=1 << 40, limit=8))) == 100
 
 
 def test_a_queue_takes_little_memory(tmp_path: Path) -> None:
@@ -115,9 +111,7 @@ def test_a_put_beside_a_sync_stays_dirty(tmp_path: Path) -> None:
     queues._environment.fs = Interleaved()
     queues.sync()
     assert len(queues.dirty) == 1
-    queue = queues.get(b"t", 0)
-    assert queue is not None
-    assert queue.synced_offset == 3
+    assert queue_of(queues, b"t").synced_offset == 3
 
 
 def test_a_failed_sync_leaves_all_dirty(tmp_path: Path) -> None:
@@ -238,8 +232,7 @@ def test_reads_beside_puts_see_whole_units_only(tmp_path: Path) -> None:
     stop, wrong, passes = threading.Event(), [], [0]
 
     def look() -> None:
-        queue = queues.get(b"t", 0)
-        assert queue is not None
+        queue = queue_of(queues, b"t")
         while not stop.is_set():
             hi = queue.max_offset
             try:

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import format as fmt
-from store.derived.queues.consume_queue import ConsumeQueue
 from store.derived.queues.pull import (
     PULL_READ_COUNT_MAX,
     SCAN_COUNT_MAX,
@@ -18,10 +17,10 @@ from store.derived.queues.pull import (
 )
 from store.errors import DerivedDamageError, DerivedFileError, FileSystemError, PositionRangeError
 from store.files.failpoints import armed
-from store.record.message import decode_message, tags_code
+from store.record.message import tags_code
 from tests.seeds import examples
-from tests.store.fakes import Derived, MemoryLog
-from tests.store.records import small_config
+from tests.store.fakes import Derived, MemoryLog, queue_of
+from tests.store.records import messages, small_config
 
 MIB = 1 << 20
 
@@ -33,19 +32,9 @@ def derive(root: Path, log: MemoryLog, *, units_per_file: int = 50) -> Derived:
     return derived
 
 
-def queue_of(derived: Derived, queue_id: int = 0) -> ConsumeQueue:
-    queue = derived.queues.get(b"orders", queue_id)
-    assert queue is not None
-    return queue
-
-
 def offsets(result: PullResult) -> list[int]:
     """Decode the data: every byte belongs to a record."""
-    collected, at = [], 0
-    while at < len(result.data):
-        message = decode_message(result.data, at)
-        collected.append(message.queue_offset)
-        at += message.size_bytes
+    collected = [message.queue_offset for message in messages(result.data)]
     assert len(collected) == result.record_count
     return collected
 
@@ -72,7 +61,7 @@ def filled(root: Path, count: int = 20, queues: int = 1, **how: int) -> tuple[Me
 def test_statuses(tmp_path: Path, offset: int, status: PullStatus, next_offset: int) -> None:
     log, derived = filled(tmp_path)
     derived.queues.correct_min_offsets(log.records[5][0])
-    result = pull(log, queue_of(derived), offset, 100, MIB)
+    result = pull(log, queue_of(derived.queues), offset, 100, MIB)
     assert (result.status, result.next_offset) == (status, next_offset)
     assert (result.min_offset, result.max_offset) == (5, 20)
     assert bool(result.data) == (status is PullStatus.FOUND)
@@ -81,14 +70,14 @@ def test_statuses(tmp_path: Path, offset: int, status: PullStatus, next_offset: 
 def test_statuses_without_a_record(tmp_path: Path) -> None:
     log, derived = filled(tmp_path)
     assert pull(log, None, 5, 1, 1).status is PullStatus.NO_MATCHED_LOGIC_QUEUE
-    queue_of(derived).truncate(0)
-    result = pull(log, queue_of(derived), 5, 1, 1)
+    queue_of(derived.queues).truncate(0)
+    result = pull(log, queue_of(derived.queues), 5, 1, 1)
     assert (result.status, result.next_offset) == (PullStatus.NO_MESSAGE_IN_QUEUE, 0)
 
 
 def test_limits(tmp_path: Path) -> None:
     log, derived = filled(tmp_path)
-    queue = queue_of(derived)
+    queue = queue_of(derived.queues)
     sizes = [size_bytes for _, size_bytes in log.records]
     assert offsets(pull(log, queue, 2, 1, 0)) == [2], "one record at least, however large"
     assert offsets(pull(log, queue, 2, 5, sum(sizes[2:5]))) == [2, 3, 4]
@@ -114,7 +103,7 @@ def test_one_pull_of_scattered_records_reads_so_much_and_no_more(
     for _ in range(700):
         log.add(queue_id=0, body=b"", properties={"TAGS": "a"})
         log.add(queue_id=1, body=bytes(gap))
-    queue = queue_of(derive(tmp_path, log))
+    queue = queue_of(derive(tmp_path, log).queues)
     collected, pulls = list[int](), 0
     while len(collected) < 700:
         log.read_count = log.read_size_bytes = 0
@@ -131,7 +120,7 @@ def test_one_pull_of_scattered_records_reads_so_much_and_no_more(
 @pytest.mark.parametrize("max_count", [1, 2, 100])
 def test_the_filter_compares_tags_codes(tmp_path: Path, max_count: int) -> None:
     log, derived = filled(tmp_path, 40, 2)
-    queue = queue_of(derived)
+    queue = queue_of(derived.queues)
     wanted = {tags_code("tag1"), tags_code("none")}
     collected, offset = [], 0
     while offset < queue.max_offset:
@@ -144,19 +133,19 @@ def test_the_filter_compares_tags_codes(tmp_path: Path, max_count: int) -> None:
 
 def test_a_filter_that_matches_nothing_says_where_to_go_on(tmp_path: Path) -> None:
     log, derived = filled(tmp_path, SCAN_COUNT_MAX + 10)
-    result = pull(log, queue_of(derived), 5, 10, MIB, {12345})
+    result = pull(log, queue_of(derived.queues), 5, 10, MIB, {12345})
     assert result.status is PullStatus.NO_MATCHED_MESSAGE
     assert result.next_offset == SCAN_COUNT_MAX + 5
-    result = pull(log, queue_of(derived), result.next_offset, 10, MIB, {12345})
+    result = pull(log, queue_of(derived.queues), result.next_offset, 10, MIB, {12345})
     assert result.next_offset == SCAN_COUNT_MAX + 10
 
 
 def test_records_that_were_deleted_meanwhile(tmp_path: Path) -> None:
     log, derived = filled(tmp_path)
     log.min_position = log.records[7][0]  # The queue does not know it yet.
-    result = pull(log, queue_of(derived), 3, 10, MIB)
+    result = pull(log, queue_of(derived.queues), 3, 10, MIB)
     assert (result.status, result.next_offset) == (PullStatus.MESSAGE_WAS_REMOVING, 7)
-    assert offsets(pull(log, queue_of(derived), 7, 3, MIB)) == [7, 8, 9]
+    assert offsets(pull(log, queue_of(derived.queues), 7, 3, MIB)) == [7, 8, 9]
 
 
 # A unit that points elsewhere, has another size, or belongs to another record of the log.
@@ -179,20 +168,20 @@ def test_a_unit_that_lies_is_damage(tmp_path: Path, wrong: str) -> None:
         path.write_bytes(data)
     if wrong != "log":  # All units of the block have one checksum.
         with pytest.raises(DerivedDamageError, match="offsets 0 to 19"):
-            pull(log, queue_of(derived), 0, 5, MIB)
-        queue_of(derived).sums.open(20)  # As of a directory without checksums.
-    assert offsets(pull(log, queue_of(derived), 0, 5, MIB)) == [0, 1, 2, 3, 4]
+            pull(log, queue_of(derived.queues), 0, 5, MIB)
+        queue_of(derived.queues).sums.open(20)  # As of a directory without checksums.
+    assert offsets(pull(log, queue_of(derived.queues), 0, 5, MIB)) == [0, 1, 2, 3, 4]
     for offset in (0, 5):
         with pytest.raises(DerivedFileError, match="offset 5"):
-            pull(log, queue_of(derived), offset, 10, MIB)
-    assert offsets(pull(log, queue_of(derived), 6, 2, MIB)) == [6, 7]
+            pull(log, queue_of(derived.queues), offset, 10, MIB)
+    assert offsets(pull(log, queue_of(derived.queues), 6, 2, MIB)) == [6, 7]
 
 
 def test_an_error_of_the_disk_is_no_status(tmp_path: Path) -> None:
     log, derived = filled(tmp_path)
     with armed("fs.read=EIO"), pytest.raises(FileSystemError):
-        pull(log, queue_of(derived), 0, 5, MIB)
-    assert offsets(pull(log, queue_of(derived), 0, 5, MIB)) == [0, 1, 2, 3, 4]
+        pull(log, queue_of(derived.queues), 0, 5, MIB)
+    assert offsets(pull(log, queue_of(derived.queues), 0, 5, MIB)) == [0, 1, 2, 3, 4]
 
 
 @settings(max_examples=examples(50))
@@ -216,7 +205,7 @@ def test_pulls_one_after_the_other_give_every_record_once(
         expected[queue_id] = expected.get(queue_id, b"") + log.read(*log.records[-1])
     derived = derive(tmp_path_factory.mktemp("pull"), log, units_per_file=7)
     for queue_id, data in expected.items():
-        queue, offset, pulled = queue_of(derived, queue_id), 0, b""
+        queue, offset, pulled = queue_of(derived.queues, queue_id=queue_id), 0, b""
         while offset < queue.max_offset:
             result = pull(log, queue, offset, max_count, max_bytes)
             assert result.status is PullStatus.FOUND
@@ -234,13 +223,9 @@ def test_single_records_are_read_by_their_offsets(tmp_path: Path, gap: int) -> N
     log = MemoryLog(file_size_bytes=2048, gap_size_bytes=gap)
     for n in range(900):
         log.add(body=b"%d" % n)
-    queue = queue_of(derive(tmp_path, log))
+    queue = queue_of(derive(tmp_path, log).queues)
     for wanted in ([0], [5, 6, 7], [1, 3, 700, 899], list(range(0, 900, 3))):
-        records, at = read_at(log, queue, wanted), 0
-        for offset in wanted:
-            message = decode_message(records, at)
-            assert (message.queue_offset, message.body) == (offset, b"%d" % offset)
-            at += message.size_bytes
-        assert at == len(records)
+        records = messages(read_at(log, queue, wanted))
+        assert [(m.queue_offset, m.body) for m in records] == [(n, b"%d" % n) for n in wanted]
     with pytest.raises(PositionRangeError):
         read_at(log, queue, [3, 900])

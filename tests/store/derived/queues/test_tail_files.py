@@ -12,7 +12,7 @@ from store.files.descriptor_cache import DescriptorCache
 from store.files.failpoints import armed
 from store.files.file_system import FileSystem
 from tests.store.derived.queues.test_consume_queue import SIZE, units
-from tests.store.fakes import CountingFileSystem, tree
+from tests.store.fakes import CountingFileSystem, queue_of, tree
 from tests.store.records import small_config
 
 
@@ -59,12 +59,10 @@ def test_a_file_that_was_deleted_gets_no_unit(tmp_path: Path) -> None:
     add(queues, 0, 0, 12)
     assert add(queues, 0, 12, 15), "the second file is held"
     queues.truncate(5 * SIZE)  # The second file is gone.
-    queue = queues.get(b"t", 0)
-    assert queue is not None
     assert add(queues, 0, 5, 8)
     add(queues, 0, 8, 14)
     assert add(queues, 0, 14, 17)
-    assert queue.read_units(0, 17) == units(0, 17)
+    assert queue_of(queues, b"t").read_units(0, 17) == units(0, 17)
     queues.close()
     assert len(list((tmp_path / "consumequeue" / "t" / "0").iterdir())) == 2
 
@@ -90,10 +88,9 @@ def test_a_unit_that_could_not_be_written_is_written_again(tmp_path: Path) -> No
     with armed("fs.write=short"), pytest.raises(StoreFullError):
         queues.append(b"t", 0, 5, units(5, 8))
     assert queues.next_offsets() == {(b"t", 0): 5}
-    queue = queues.get(b"t", 0)
+    queue = queue_of(queues, b"t")
     assert queue in queues.dirty, "a part of it may be in the file"
     assert queues.append(b"t", 0, 5, units(5, 8)) == 3
-    assert queue is not None
     assert queue.read_units(0, 8) == units(0, 8)
     queues.close()
 
