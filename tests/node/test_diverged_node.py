@@ -15,9 +15,9 @@ import quorumlog
 from deploy.local import LocalCluster
 from node.config.load import load
 from node.node import Node
+from node.replication.admin_parts import NodeParts, Replication
 from node.replication.raft.assembly import RaftAssembly
 from node.replication.raft.digests import checks
-from node.replication.replication import ReplicaHost, Replication
 from node.state.state import Member
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
 from tests.coroutines import TIMEOUT_S
@@ -80,7 +80,7 @@ async def nodes_of(directory: Path) -> AsyncIterator[dict[int, KeptAssembly]]:
         assert errors == []
 
 
-async def _build(nodes: dict[int, KeptAssembly], host: ReplicaHost) -> Replication:
+async def _build(nodes: dict[int, KeptAssembly], host: NodeParts) -> Replication:
     """Be `build_raft`, and keep the assembly."""
     nodes[host.settings.node_id] = assembly = KeptAssembly(host)
     return await assembly.build()

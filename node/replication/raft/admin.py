@@ -147,7 +147,7 @@ class RaftAdmin:
         if state.role is Role.LEADER and state.transferee == NO_NODE:
             raise TransferRefusedError(target, "it did not take over in time")
         others = [voter for voter in state.voters if voter != state.node_id]
-        if not any(self.parts.link.is_connected(voter) for voter in others):
+        if not any(self.parts.replication.link.is_connected(voter) for voter in others):
             raise TransferRefusedError(target, "no other voter can be reached")
 
     async def _leader_changed_soon(self) -> None:
