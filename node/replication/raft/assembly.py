@@ -290,7 +290,7 @@ class RaftAssembly:
         self._compare_states(steps)
         host.lives.start()
         host.pages.add_metrics(
-            Source(metrics.RAFT, self.replica.stats),
+            Source(metrics.RAFT, lambda: self.replica),
             Source(metrics.RAFT_DRIVER, lambda: self.driver),
             Source(metrics.STATE_CHECKS, self.checks.stats),
             Source(metrics.REPAIR, self.repair.stats),
@@ -411,15 +411,15 @@ class RaftAssembly:
         return NO_INDEX if self.log.is_untouched else max(0, self.log.last_index)
 
     def _status(self) -> ReplicaStatus:
-        raft = self.replica.stats().raft
+        state = self.replica.core.state
         return ReplicaStatus(
-            role=raft.role,
-            standing=raft.standing,
-            term=raft.term,
-            leader_id=raft.leader,
-            first_index=raft.first_index,
-            last_index=raft.last_index,
-            durable_index=raft.synced,
-            commit_index=raft.commit,
-            applied_index=raft.applied,
+            role=state.role,
+            standing=state.standing,
+            term=state.term,
+            leader_id=state.leader,
+            first_index=state.log.base_index + 1,
+            last_index=state.log.last_index,
+            durable_index=state.synced,
+            commit_index=state.commit,
+            applied_index=state.applied,
         )

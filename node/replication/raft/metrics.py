@@ -6,25 +6,26 @@ from node.monitoring.metric import Table, counter, gauge
 from node.replication.raft.digests.checks import DigestStats
 from node.replication.raft.driver import RaftDriver
 from node.replication.raft.repair import LiveRepairStats
-from raft.pump.replica import ReplicaStats
+from raft.pump.replica import Replica
 
-RAFT: Final[Table[ReplicaStats]] = {
+RAFT: Final[Table[Replica]] = {
     "divergent_peers": gauge("Nodes whose committed log contradicts this one's.",
-        lambda r: len(r.raft.divergent_peers)),
+        lambda r: len(r.core.state.divergent_peers)),
     "uncommitted_entries": gauge("Entries above the commit index.",
-        lambda r: r.raft.uncommitted_entry_count),
+        lambda r: r.core.state.log.last_index - r.core.state.commit),
     "waiting_appends": gauge("Appends whose caller waits for the commit.",
-        lambda r: r.waiter_count),
+        lambda r: len(r.proposals)),
     "waiting_reads": gauge("Linearizable reads that wait for a quorum.",
-        lambda r: r.raft.read_count),
+        lambda r: r.core.state.read_count),
     "held_messages": gauge("Answers to peers that wait for a sync.",
-        lambda r: r.held_message_count),
+        lambda r: r.flushes.held_count),
     "held_messages_dropped": counter("Answers to peers dropped over the limit.",
-        lambda r: r.held_messages_dropped),
+        lambda r: r.flushes.held_dropped),
     "follower_match_index": gauge("Leader only: last entry a node has.",
-        lambda r: {str(p.node): p.match for p in r.raft.progress}, "node_id"),
+        lambda r: {str(n): p.match for n, p in r.core.state.progress.items()}, "node_id"),
     "follower_in_flight_bytes": gauge("Leader only: sent, not acked.",
-        lambda r: {str(p.node): p.in_flight_size_bytes for p in r.raft.progress}, "node_id"),
+        lambda r: {str(n): r.core.state.in_flight_size_bytes(p)
+                   for n, p in r.core.state.progress.items()}, "node_id"),
 }  # fmt: skip
 """The pump and the core of Raft."""
 RAFT_DRIVER: Final[Table[RaftDriver]] = {

@@ -20,6 +20,7 @@ from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
 from quorumlog.pb.state_pb2 import Command, StateDigest, TableDigest
 from raft.errors import PeerProtocolError
 from raft.messages import NO_INDEX, NO_NODE, InstallSnapshot
+from raft.rules import snapshot
 from raft.transitions import Role
 from tests.node.whole_nodes import WholeNode, WholeNodes
 from tests.patience import eventually
@@ -342,7 +343,7 @@ async def test_leader_behind_its_fence_sends_no_snapshot(
         node = next(one for one in world.up if one is not leader)
         begun: list[InstallSnapshot] = []
         monkeypatch.setattr(snapshots._sender, "begin", lambda what, _state: begun.append(what))
-        meta = driver.replica.core.snapshot_meta_at(driver.applied_index)
+        meta = snapshot.meta_at(driver.replica.core.state, driver.applied_index)
         message = InstallSnapshot("g", leader.node_id, node.node_id, driver.term, meta, 1)
         await snapshots._send(message)
         assert begun == [message]
