@@ -22,7 +22,8 @@ class NoFollowers:
 
     def __init__(self) -> None:
         self.core = self.state = self.log = self.config = self
-        self.applied = self.last_index = self.retained_lag_entry_count_max = 1 << 40
+        self.applied = self.last_index = 1 << 40
+        self.retained_lag_entry_count_max = 1 << 41
         self.base_index = NO_INDEX
         self.configurations = [MEMBERS]
         self.snapshot: SnapshotMeta | None = None
