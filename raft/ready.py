@@ -136,7 +136,6 @@ class EntryPositions(Protocol):
         Called only on a leader, for indexes in (base_index, last_written + 1]. Must not block: the
         core calls it a few times per message sent. Grows with the index.
         """
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -292,8 +292,8 @@ class RaftAssembly:
         host.pages.add_metrics(
             Source(metrics.RAFT, lambda: self.replica),
             Source(metrics.RAFT_DRIVER, lambda: self.driver),
-            Source(metrics.STATE_CHECKS, self.checks.stats),
-            Source(metrics.REPAIR, self.repair.stats),
+            Source(metrics.STATE_CHECKS, lambda: self.checks),
+            Source(metrics.REPAIR, lambda: self.repair),
         )
         return Replication(
             store=store,

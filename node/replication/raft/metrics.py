@@ -3,9 +3,9 @@
 from typing import Any, Final
 
 from node.monitoring.metric import Table, counter, gauge
-from node.replication.raft.digests.checks import DigestStats
+from node.replication.raft.digests.checks import StateChecks
 from node.replication.raft.driver import RaftDriver
-from node.replication.raft.repair import LiveRepairStats
+from node.replication.raft.repair import LiveRepair
 from raft.pump.replica import Replica
 
 RAFT: Final[Table[Replica]] = {
@@ -35,9 +35,9 @@ RAFT_DRIVER: Final[Table[RaftDriver]] = {
         lambda d: d.apply_retry_count),
 }  # fmt: skip
 """The shell of Raft."""
-STATE_CHECKS: Final[Table[DigestStats]] = {
+STATE_CHECKS: Final[Table[StateChecks]] = {
     "state_fenced": gauge("1 while the state is not a majority's: nothing is served.",
-        lambda c: c.is_fenced),
+        lambda c: bool(c.fence.reason)),
     "state_checks_equal": counter("Digests of the state equal to that of a majority.",
         lambda c: c.equal_count),
     "state_checks_differing": counter("Digests of the state that differed from it.",
@@ -47,10 +47,10 @@ STATE_CHECKS: Final[Table[DigestStats]] = {
     "state_checks_passed_over": counter("Digests not compared: no time, another build.",
         lambda c: c.passed_over_count),
     "state_digest_seconds": gauge("Time that the last digest of the state took.",
-        lambda c: c.duration_ms / 1000),
+        lambda c: c.duration_s),
 }  # fmt: skip
 """The comparison of the replicas' states."""
-REPAIR: Final[Table[LiveRepairStats]] = {
+REPAIR: Final[Table[LiveRepair]] = {
     "repairs_waiting": gauge("Damaged places that are being repaired from peers.",
         lambda r: r.waiting_count),
     "repaired_entries": counter("Entries of the log that were repaired from peers.",
