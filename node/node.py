@@ -49,10 +49,9 @@ from node.peers.security.tls import (
     grpc_client_credentials,
     grpc_server_credentials,
 )
-from node.replication.admin_parts import NodeCalls, NodeParts
+from node.replication.admin_parts import NodeCalls, NodeParts, Replication
 from node.replication.derived_scrub import DerivedCare
 from node.replication.lives import NodeLives
-from node.replication.replication import ReplicaHost, Replication
 from node.replication.scrub import Scrub
 from node.rocketmq.remoting.access import FORWARDING_TOKEN_SIZE_BYTES, NodeProof
 from node.rocketmq.remoting.conversation import RemotingCalls
@@ -80,15 +79,12 @@ _log: Final = structlog.get_logger(component="node")
 _stop_log: Final = structlog.get_logger(component="stopping")
 
 
-class Node:
+class Node(NodeParts):
     """The components of a node; `start` makes each of them in turn."""
 
-    replication: Replication
-    broker: Broker
     derived: DerivedCare
     scrub: Scrub
     admin: NodeCalls
-    nameserver: NameServerService
     rocketmq: RocketMq
     grpc: GrpcServer
     framed: FramedServer
@@ -100,33 +96,33 @@ class Node:
         self,
         settings: Settings,
         fail_stop: FailStop,
-        replicate: Callable[[ReplicaHost], Awaitable[Replication]],
+        replicate: Callable[[NodeParts], Awaitable[Replication]],
     ) -> None:
         """`replicate` opens the log, meets the peers, and makes the replica."""
-        self.settings: Final = settings
+        self.settings = settings
         self._replicate = replicate
-        self.fail_stop: Final = fail_stop
-        self.health: Final = Health()
+        self.fail_stop = fail_stop
+        self.health = Health()
         self.calls: Final = ServedCalls(fail_stop, self.on_met)
         self.accounts: Final = Accounts(limits_of(settings.rpc_count_max))
         watched = WatchedFileSystem()
         self.fs: FileSystem = watched
         self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
-        self.lives: Final = NodeLives(settings.node_id, fail_stop)
+        self.lives = NodeLives(settings.node_id, fail_stop)
         self.address = self.peer_address = self.http_address = self.framed_address = ""
         self.remoting_addresses: tuple[str, ...] = ()
         self.tls_ends_unix_s: dict[str, int] = {}
-        self.began_s: Final = time.monotonic()
+        self.began_s = time.monotonic()
         self._forwarding_token: Final = secrets.token_bytes(FORWARDING_TOKEN_SIZE_BYTES)
-        self.pages: Final = Pages()
+        self.pages = Pages()
         self.hurry: Final = asyncio.Event()
         """Once it is set, the stop waits neither for the drain nor for calls."""
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self.life: Final = AsyncExitStack()
+        self.life = AsyncExitStack()
         """The end of everything that the start opened, in the order of opening."""
         self.ports: Final = AsyncExitStack()
         """The end of what listens. A repair opens the ports before there is a log."""
-        self.opening: Final = Opening()
+        self.opening = Opening()
         self._has_met = False
         self._http_error: PortTakenError | None = None
 
@@ -174,7 +170,7 @@ class Node:
         self.life.push_async_callback(self._end_tasks)
         self.life.push_async_exit(self.ports)
         self.life.push_async_callback(self.lives.stop)
-        self.replication = await self._replicate(self.replica_host())
+        self.replication = await self._replicate(self)
         self._make_broker()
         self.pages.add_status(self._running_status)
         self.pages.add_metrics(
@@ -205,29 +201,6 @@ class Node:
             self.fail_stop(error)
 
     # --- What the steps of a replication call ---
-
-    def replica_host(self) -> ReplicaHost:
-        """Return what a replica uses of this node."""
-        return ReplicaHost(
-            settings=self.settings,
-            fs=self.fs,
-            fail_stop=self.fail_stop,
-            health=self.health,
-            lives=self.lives,
-            pages=self.pages,
-            life=self.life,
-            opening=self.opening,
-            log_is_open=self.log_is_open,
-            meet_peers=self.meet_peers,
-            spawn=self.spawn,
-            on_met=self.on_met,
-            has_audience=self._has_audience,
-        )
-
-    def _has_audience(self) -> bool:
-        """Whether a reader waits here. The broker listens to a driver, so it is made after it, in
-        the same turn of the loop."""
-        return self.broker.has_waiting_readers()
 
     def log_is_open(self, store: ReplicatedStore[Any]) -> None:
         """Watch the syncs of an open log and show it on the pages.
@@ -354,9 +327,8 @@ class Node:
             self.framed_address,
             self.remoting_addresses,
         )
-        self.nameserver = NameServerService.of(
-            settings, replication.local_broker(self.address, self.peer_address)
-        )
+        self.admin = replication.admin
+        self.nameserver = NameServerService.of(settings, replication.local_broker)
         self.life.push_async_callback(self.nameserver.stop)
         context = Context(
             replication.driver,
@@ -377,21 +349,6 @@ class Node:
         )
         self.derived = DerivedCare(
             replication.store, settings.scrub_interval_ms, replication.on_damage, self.fail_stop
-        )
-        self.admin = replication.admin(
-            NodeParts(
-                settings=settings,
-                health=self.health,
-                broker=self.broker,
-                lives=self.lives,
-                store=replication.store,
-                link=replication.link,
-                replica_status=replication.status,
-                peer_address=self.peer_address,
-                nameserver_problem=lambda: self.nameserver.problem,
-                warnings=self.warnings,
-                spawn=self.spawn,
-            )
         )
 
     async def _serve(self) -> None:

@@ -12,7 +12,9 @@ replication, quorum, membership, read_index, transfer, snapshot, recovery. The s
     when a sync ends: core.hard_state_stable(...), core.stable_to(...), then release what was held
     when entries are applied: core.applied_to(...)
 
-`raft/pump/replica.py` is that loop, used unchanged by the production driver and by the simulator.
+What needs no order (reads, hand-over, snapshots of this node) the shell asks of the rules, with
+`core.state`. `raft/pump/replica.py` is that loop, used unchanged by the production driver and by
+the simulator.
 """
 
 from __future__ import annotations
@@ -33,27 +35,22 @@ from raft.messages import (
     InstallSnapshot,
     Message,
     NodeId,
-    SnapshotMeta,
     Term,
     VoteReply,
     VoteRequest,
 )
 from raft.ready import EntryPositions, HardState, InitialState, Ready
 from raft.rules import (
-    divergence,
     election,
     follower,
     leader,
     read_index,
-    recovery,
     replication,
     snapshot,
-    transfer,
 )
 from raft.rules.membership import Change
 from raft.state.progress import ProgressState
 from raft.state.state import RaftState
-from raft.stats import RaftStats, stats_of
 from raft.transitions import Role
 
 _HANDLERS: dict[type, Callable[[RaftState, Any], None]] = {
@@ -83,10 +80,12 @@ def check_append(message: AppendRequest) -> None:
         raise PeerProtocolError(message.sender, f"entry of term {term} in term {message.term}")
 
 
-def _check_term(state: RaftState, message: Message) -> None:
+def check_term(state: RaftState, message: Message) -> None:
     """Raise TermJumpError for a term that is too far ahead, before anything is done with it.
 
-    Deviation: the paper adopts any higher term (Raft paper, figure 2, rules for servers)."""
+    Also for a shell that would do work, such as collecting a snapshot, before it has the whole
+    message. Deviation: the paper adopts any higher term (Raft paper, figure 2, rules for
+    servers)."""
     if message.term > state.term and state.term_ceiling.refuses(message.term):
         raise TermJumpError(message.sender, message.term, state.term_ceiling.limit)
 
@@ -132,7 +131,7 @@ class RaftCore:
         if kind is AppendRequest:
             check_append(message)  # type: ignore[arg-type]
         elif kind is VoteRequest:
-            _check_term(state, message)
+            check_term(state, message)
             election.handle_vote_request(state, message)  # type: ignore[arg-type]
             return
         if message.term != state.term:
@@ -144,7 +143,7 @@ class RaftCore:
                     # `vote_term` of the grant tells whether it is about the current campaign.
                     election.handle_vote_reply(state, message)  # type: ignore[arg-type]
                 return
-            _check_term(state, message)
+            check_term(state, message)
             follower.become_follower(state, message.term, NO_NODE, "higher term seen")
         _HANDLERS[kind](state, message)
 
@@ -154,17 +153,10 @@ class RaftCore:
         The shell compares logs with the followed leader only: a deposed leader, or a second one of
         the same term, may hold another history. Raises TermJumpError as `step` does."""
         state = self.state
-        _check_term(state, message)
+        check_term(state, message)
         if message.term == state.term:
             return not follower.is_second_leader(state, message.sender)
         return message.term > state.term
-
-    def check_term(self, message: Message) -> None:
-        """Raise TermJumpError if `step` would; change nothing.
-
-        For a shell that would do work, such as collecting a snapshot, before it has the whole
-        message."""
-        _check_term(self.state, message)
 
     def tick(self, *, may_campaign: bool = True, has_met_all: bool = False) -> None:
         """Advance the clock by one tick interval.
@@ -185,17 +177,9 @@ class RaftCore:
         """Reserve `count` consecutive log indexes for data; return the first index and the term.
 
         The shell must write the entries before it takes the next Ready, and must have taken any
-        Ready that holds own entries before (they come first in the log): see `has_own_entries`.
+        Ready that holds own entries before (they come first in the log).
         Raises NotLeaderError, TransferringError or BusyError; then nothing was reserved."""
         return leader.propose(self.state, count)
-
-    def check_propose(self) -> None:
-        """Raise the error that `propose` of one entry would raise now; change nothing."""
-        leader.check_can_append(self.state, 1)
-
-    def check_change(self, change: Change) -> None:
-        """Raise the error that `propose_change` would raise now; change nothing."""
-        leader.check_change(self.state, change)
 
     def propose_change(self, change: Change) -> tuple[Index, Term]:
         """Append a membership change of one node; it is in force at once, final when committed.
@@ -203,40 +187,6 @@ class RaftCore:
         Raises NotLeaderError, TransferringError, BusyError or ChangeRefusedError.
         """
         return leader.propose_change(self.state, change)
-
-    def read_index(self, read_id: int) -> None:
-        """Ask for a linearizable read; the answer comes in `Ready.reads` or `Ready.reads_failed`.
-
-        `read_id` is only handed back; the proof uses a round of its own. Raises NotLeaderError or
-        BusyError."""
-        read_index.read_index(self.state, read_id)
-
-    def transfer_leadership(self, target: NodeId) -> None:
-        """Hand leadership to a voter; refuse proposals until it takes over or the time is up.
-
-        Raises NotLeaderError or TransferRefusedError.
-        """
-        transfer.transfer_leadership(self.state, target)
-
-    def accept_loss(self) -> None:
-        """Operator's decision: trust the log as it is after a loss of power of a majority.
-
-        Ends RECOVERING on this node; `Ready.loss_from` says from where acked records may be
-        missing. Raises RecoveryRefusedError when the node is not recovering."""
-        recovery.accept_loss(self.state)
-
-    def lose_memory(self, incarnation: int) -> None:
-        """Become JOINING under a new `incarnation`, since this disk was found to be an old copy.
-
-        `incarnation` is above any that other nodes remember of this node (raft.lives)."""
-        follower.lose_memory(self.state, incarnation)
-
-    def diverge(self, leader: NodeId) -> None:
-        """Stand aside, since the log of `leader` differs from this one where the terms are equal.
-
-        Reported by the shell; treated as any contradiction of committed entries
-        (raft.rules.divergence)."""
-        divergence.diverge(self.state, leader)
 
     # Reports from the shell.
 
@@ -273,25 +223,6 @@ class RaftCore:
         assert index >= state.applied, f"applied would go back from {state.applied} to {index}"
         assert index <= state.handed, f"applied {index}, handed out through {state.handed}"
         state.applied = index
-
-    def snapshot_durable(self, meta: SnapshotMeta) -> None:
-        """Note that a local snapshot is on disk: synced, renamed, directory synced.
-
-        An older snapshot than the known one changes nothing."""
-        snapshot.snapshot_durable(self.state, meta)
-
-    def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
-        """Return the meta for a snapshot taken at applied index `index`: its term and membership.
-
-        Raises CompactionRefusedError on a node that does not know the members at that index."""
-        return snapshot.meta_at(self.state, index)
-
-    def compactable_to(self) -> Index:
-        """Return the index through which the log may be cut, or base_index if it may not.
-
-        A durable snapshot covers the log up to there, and no follower that is close enough needs
-        it."""
-        return snapshot.compactable_to(self.state)
 
     def compact_to(self, index: Index) -> None:
         """Cut the log through `index`, as the shell does. Raises CompactionRefusedError."""
@@ -335,10 +266,6 @@ class RaftCore:
                 and read_index.is_startable(state, waiting=len(state.reads_waiting))
             )
         )
-
-    def has_own_entries(self) -> bool:
-        """Whether a no-op or configuration entry waits to be written by the shell."""
-        return bool(self.state.own_entries)
 
     def ready(self) -> Ready | None:
         """Return the work owed since the last call, or None. Call `advance()` when it is done."""
@@ -388,10 +315,6 @@ class RaftCore:
         state = self.state
         if state.role is Role.LEADER and state.written < state.log.last_index:
             leader.written(state)
-
-    def stats(self) -> RaftStats:
-        """Return the immutable status of this replica."""
-        return stats_of(self.state)
 
     # Internals of `ready`.
 

@@ -5,6 +5,7 @@ before it is durable: `send_now` promises nothing about this node's disk, `send_
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -135,70 +136,52 @@ class EntryPositions(Protocol):
         Called only on a leader, for indexes in (base_index, last_written + 1]. Must not block: the
         core calls it a few times per message sent. Grows with the index.
         """
-        ...
 
 
+@dataclass(slots=True, eq=False)
 class Ready:
     """Work of the shell for the core. Taken once, done in the order of the fields, then
     `advance()`."""
 
-    __slots__ = (
-        "commit_hi",
-        "commit_lo",
-        "hard_state",
-        "loss_from",
-        "own_entries",
-        "reads",
-        "reads_failed",
-        "role_changes",
-        "send_after_sync",
-        "send_now",
-        "snapshot",
-        "truncate_from",
-        "write_hi",
-        "write_lo",
-    )
+    hard_state: HardState | None = None
+    """Hard state to store before all else. None: unchanged since the last Ready."""
 
-    def __init__(self) -> None:
-        self.hard_state: HardState | None = None
-        """Hard state to store before all else. None: unchanged since the last Ready."""
+    snapshot: SnapshotMeta | None = None
+    """Snapshot, received with the message just stepped, that replaces state machine and whole
+    log, atomically: temporary name, sync, rename, sync of the directory."""
 
-        self.snapshot: SnapshotMeta | None = None
-        """Snapshot, received with the message just stepped, that replaces state machine and whole
-        log, atomically: temporary name, sync, rename, sync of the directory."""
+    truncate_from: Index = NO_INDEX
+    """First entry to drop, with all after it. NO_INDEX: nothing to drop."""
 
-        self.truncate_from: Index = NO_INDEX
-        """First entry to drop, with all after it. NO_INDEX: nothing to drop."""
+    write_lo: Index = NO_INDEX
+    write_hi: Index = NO_INDEX
+    """Write entries [write_lo, write_hi) from the payload of the append just stepped, without
+    its part below write_lo, which is stored already. Both NO_INDEX: nothing."""
 
-        self.write_lo: Index = NO_INDEX
-        self.write_hi: Index = NO_INDEX
-        """Write entries [write_lo, write_hi) from the payload of the append just stepped, without
-        its part below write_lo, which is stored already. Both NO_INDEX: nothing."""
+    own_entries: list[OwnEntry] = field(default_factory=list)
+    """No-op or configuration entries to encode and write. Proposed data is not listed: the
+    shell writes it when `propose` returns."""
 
-        self.own_entries: list[OwnEntry] = []
-        """No-op or configuration entries to encode and write. Proposed data is not listed: the
-        shell writes it when `propose` returns."""
+    send_now: list[Message] = field(default_factory=list)
+    """Messages to send at once: they promise nothing about this node's disk."""
 
-        self.send_now: list[Message] = []
-        """Messages to send at once: they promise nothing about this node's disk."""
+    send_after_sync: list[Message] = field(default_factory=list)
+    """Votes, requests for votes and append acks: wait until all of the above is durable. Then
+    drop messages that are no longer of the core's term and send the rest."""
 
-        self.send_after_sync: list[Message] = []
-        """Votes, requests for votes and append acks: wait until all of the above is durable. Then
-        drop messages that are no longer of the core's term and send the rest."""
+    commit_lo: Index = NO_INDEX
+    commit_hi: Index = NO_INDEX
+    """Apply entries [commit_lo, commit_hi) in order, each exactly once; then `applied_to`. May
+    be empty."""
 
-        self.commit_lo: Index = NO_INDEX
-        self.commit_hi: Index = NO_INDEX
-        """Apply entries [commit_lo, commit_hi) in order, each exactly once; then `applied_to`. May
-        be empty."""
+    reads: list[ReadConfirmed] = field(default_factory=list)
+    reads_failed: list[int] = field(default_factory=list)
+    """Reads that this node can no longer confirm, since it lost leadership. No read was
+    served."""
 
-        self.reads: list[ReadConfirmed] = []
-        self.reads_failed: list[int] = []
-        """Reads that this node can no longer confirm, since it lost leadership. No read was
-        served."""
+    role_changes: list[RoleChange] = field(default_factory=list)
 
-        self.role_changes: list[RoleChange] = []
-
-        self.loss_from: Index = NO_INDEX
-        """First index at which acked records may be gone: a recovery election or an operator
-        accepted the loss (design 4.5). A record reported as not applied there may be back, since
-        that report rested on records that are gone. NO_INDEX: nothing to report."""
+    loss_from: Index = NO_INDEX
+    """First index at which acked records may be gone: a recovery election or an operator
+    accepted the loss (design 4.5). A record reported as not applied there may be back, since
+    that report rested on records that are gone. NO_INDEX: nothing to report."""

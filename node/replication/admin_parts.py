@@ -1,25 +1,43 @@
-"""The calls of AdminService that belong to a node, and what they use in both ways to replicate.
+"""One way to replicate, at work in one node, and what it gets of that node.
 
-Owns the response of NodeStatus, as far as both modes fill it equally, and the row of a member.
+`node.replication.raft.assembly` and `node.replication.ha.assembly` make the two values that exist,
+so the fields of `Replication` are the list of what differs between the two, and all that the rest
+of the node knows of it. The calls of AdminService that belong to a node are among them; here is the
+response of NodeStatus, as far as both modes fill it equally, and the row of a member.
 """
 
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from node.broker import Broker
 from node.config.settings import Settings
-from node.contract import ReplicaStatus
+from node.contract import Driver, ReceiptRules, ReplicaStatus
 from node.errors.common import WrongModeError
 from node.monitoring.health import Health
+from node.monitoring.pages import Pages
+from node.nameserver.local_broker import LocalBroker
+from node.nameserver.service import NameServerService
 from node.peers.common_link import Link
+from node.peers.handshake import LinkIdentity
+from node.peers.security.tls import TlsFiles
+from node.replication.fetch import EntryFetcher
 from node.replication.lives import NodeLives
+from node.replication.maintenance import Maintenance
+from node.runtime.fail_stop import FailStop
+from node.runtime.opening import Opening
+from node.state.machine import StateMachine
 from quorumlog.pb import admin_pb2 as pb
 from quorumlog.version import __version__
 from raft.messages import NO_INDEX, Index, NodeId
+from store.errors import CorruptionError, DerivedFileError
+from store.files.file_system import FileSystem
+from store.replicated.ledger_store import ReplicaStore
+from store.replicated.shipped_store import ShippedStore
 from store.replicated.store import ReplicatedStore
 
 _POLL_S: Final = 0.005
@@ -41,25 +59,65 @@ def refused(call: str) -> Callable[[Any, Any], Awaitable[Any]]:
     return refuse
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Replication:
+    """The components of a replica; none of them has been started but the link."""
+
+    store: ReplicaStore | ShippedStore
+    machine: StateMachine
+    link: Link
+    """The connections to the other nodes, open since before the log was."""
+    driver: Driver
+    start: Callable[[], None]
+    """Starts the driver."""
+    receipts: ReceiptRules
+    maintenance: Maintenance[Any]
+    status: Callable[[], ReplicaStatus]
+    """Returns the place of the replica in its group."""
+    warnings: Callable[[], tuple[str, ...]]
+    """Returns what an operator of this mode should know, as sentences."""
+    on_damage: Callable[[CorruptionError], None]
+    """Reacts to damage of the log: has it fetched from a peer, or says what to do."""
+    admin: NodeCalls
+    """The calls of AdminService that differ."""
+    local_broker: LocalBroker
+    """The view of a name server on this node."""
+    fetcher: EntryFetcher | None = None
+    """Fetches entries from peers for comparison; None: there is no comparison."""
+
+
 class NodeParts:
-    """One node, as far as both modes are equal."""
+    """The parts of a node that its replica uses. The node is one, and fills all of them in."""
 
     settings: Settings
+    fs: FileSystem
+    fail_stop: FailStop
     health: Health
-    broker: Broker
     lives: NodeLives
-    store: ReplicatedStore[Any]
-    link: Link
-    replica_status: Callable[[], ReplicaStatus]
+    pages: Pages
+    life: AsyncExitStack
+    """The end of everything that the start opened."""
+    opening: Opening
+    address: str
+    """host:port of the client service, once the peers are met."""
     peer_address: str
-    """host:port of this node's peer link."""
-    nameserver_problem: Callable[[], str]
-    warnings: Callable[[], tuple[str, ...]]
-    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    """host:port of this node's peer link, once the peers are met."""
+    replication: Replication
+    nameserver: NameServerService
+    broker: Broker
+    """Made after the replica, in the same turn of the loop, since it listens to the driver."""
+    began_s: float
+    """When the process of this node began."""
+    log_is_open: Callable[[ReplicatedStore[Any]], None]
+    """Watches the syncs of an open log. Raises PortTakenError of the HTTP port."""
+    meet_peers: Callable[[Callable[[LinkIdentity, TlsFiles | None], Link]], Awaitable[None]]
+    """Opens the ports, and the link that its argument makes. A repeated call does nothing."""
+    spawn: Callable[[Any], None]
     """Runs a coroutine as a task of the node."""
-    began_s: float = field(default_factory=time.monotonic)
-    """When this node began to serve."""
+    on_met: Callable[[CorruptionError | DerivedFileError], None]
+    """Reacts to damage that background work met."""
+    warnings: Callable[[], tuple[str, ...]]
+    """Returns the warnings for an operator, as sentences."""
 
     def node_status(
         self,
@@ -73,8 +131,8 @@ class NodeParts:
 
         Cheap enough for many callers every second.
         """
-        store, broker = self.store.stats().gauges, self.broker
-        replica = self.replica_status()
+        store, broker = self.replication.store.stats().gauges, self.broker
+        replica = self.replication.status()
         return pb.NodeStatusResponse(
             cluster_id=self.settings.cluster_id,
             node_id=self.settings.node_id,
@@ -110,7 +168,7 @@ class NodeParts:
             address=self.broker.context.address_of(node),
             peer_address=self.peer_address_of(node),
             is_voter=is_voter,
-            is_connected=node == self.settings.node_id or self.link.is_connected(node),
+            is_connected=node == self.settings.node_id or self.replication.link.is_connected(node),
             match_index=match_index,
             progress=progress,
         )
@@ -132,7 +190,7 @@ class NodeParts:
 
     def details(self, sentences: Sequence[str]) -> list[str]:
         """Return the sentences for an operator, those of the mode in the middle."""
-        ready, problem = self.health.ready(), self.nameserver_problem()
+        ready, problem = self.health.ready(), self.nameserver.problem
         return [
             *([] if ready.is_good else [ready.reason]),
             *sentences,

@@ -59,33 +59,26 @@ class Memory(Protocol):
     @property
     def life(self) -> int:
         """The newest life that is known outside the file `lives`."""
-        ...
 
     def begin(self, life: int) -> None:
         """Store the number of the life that begins, if this storage keeps it."""
-        ...
 
     def facts(self) -> Facts | None:
         """Return what is durable now; None for a node that is not in a cluster yet."""
-        ...
 
     def become_joining(self, incarnation: int) -> None:
         """Stop counting for quorums, under a new incarnation: this disk is an old copy."""
-        ...
 
     def look(self, lives: Lives) -> None:
         """Report what was seen of other nodes since the last look."""
-        ...
 
     @property
     def is_leading(self) -> bool:
         """Whether the others promise this node how far they hold its log."""
-        ...
 
     @property
     def committed_index(self) -> Index | None:
         """Up to where the log is committed and durable here; None when that is not known yet."""
-        ...
 
 
 class NodeLives:

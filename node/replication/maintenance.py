@@ -75,19 +75,15 @@ class MaintenanceSteps(Protocol):
     @property
     def is_checkpoint_urgent(self) -> bool:
         """Whether the next round writes a checkpoint, however new the last one is."""
-        ...
 
     async def maintain(self) -> None:
         """Sync derived files, judge the disk, find expired files."""
-        ...
 
     async def checkpoint(self) -> None:
         """Save the state as of now, if anything was applied since. Durable on return."""
-        ...
 
     async def delete_expired(self) -> None:
         """Delete files that are due, checkpointed, and needed by no other node and no reader."""
-        ...
 
 
 _Steps = TypeVar("_Steps", bound=MaintenanceSteps)

@@ -7,14 +7,15 @@ Once it listens, the dispatcher hands new commands over, and they need no way th
 """
 
 from collections import OrderedDict
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from node.config.limits import Limits
 from node.errors.common import NodeError
 from node.state.command_records import command_of, commands_in
 from node.state.image import decode_image
 from node.state.state import COMMAND_TOPIC, EMPTY_IMAGE, State, StateImage
-from quorumlog.pb.state_pb2 import Command, StateDigest
+from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index
 from store.derived.dispatch import DispatchedUnit, Dispatcher
 from store.derived.queues.pull import PullStatus
@@ -34,22 +35,6 @@ _NOTHING: Final = frozenset(
 )
 
 
-class DigestCommands(Protocol):
-    """Receives the commands about digests of the state, as the machine passes them."""
-
-    def on_point(self, position: int) -> None:
-        """Note a digest point: the state is now that right behind its command at `position`."""
-        ...
-
-    def on_digest(self, digest: StateDigest) -> None:
-        """Note the digest that a majority had at a point."""
-        ...
-
-    def on_replaced(self) -> None:
-        """Note that a snapshot replaced the state."""
-        ...
-
-
 class StateMachine:
     """Applies commands in log order, each exactly once."""
 
@@ -65,8 +50,9 @@ class StateMachine:
         """The state. Look it up here each time: `restore` and `go_back` replace it."""
         self._refusals: OrderedDict[int, NodeError] = OrderedDict()
         """Refusals of the latest commands by log position, at most as many as may wait."""
-        self.digests: DigestCommands | None = None
-        """The component that compares digests of the state, if there is one."""
+        self.on_digest_command: Callable[[Command | None, int], None] | None = None
+        """Called with each command about digests and its position, while the state is that right
+        behind it; None, -1: a snapshot replaced the state."""
         self._dispatcher: Dispatcher | None = None
         self._pull_below = 0
         """Commands with lower offsets were dispatched before the machine listened."""
@@ -149,12 +135,8 @@ class StateMachine:
 
     def _take_digest_command(self, position: int) -> None:
         command, self.state.digest_command = self.state.digest_command, None
-        if self.digests is None or command is None:
-            return
-        if command.HasField("state_digest"):
-            self.digests.on_digest(command.state_digest)
-        if command.HasField("digest_point"):
-            self.digests.on_point(position)
+        if self.on_digest_command is not None:
+            self.on_digest_command(command, position)
 
     def _apply_some(self, hi_position: int) -> bool:
         """Apply the commands of one pull; return whether there may be more."""
@@ -222,5 +204,5 @@ class StateMachine:
         self.state = State(self.limits, image)
         self._ahead.clear()
         self._refusals.clear()
-        if self.digests is not None:
-            self.digests.on_replaced()
+        if self.on_digest_command is not None:
+            self.on_digest_command(None, -1)

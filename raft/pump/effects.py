@@ -39,14 +39,12 @@ class PumpLog(EntryPositions, Protocol):
         """Return the stored state, unsynced writes included.
 
         Called at start and after a failed save_hard_state."""
-        ...
 
     def append(self, index: Index, term: Term, kind: EntryKind, body: object) -> None:
         """Write one entry this leader created, right after the last one.
 
         The proposer reserved space for it, so a failure here is fatal. `body` is the proposer's for
         DATA, None for NO_OP, a Configuration for CONFIGURATION."""
-        ...
 
     def check_raw(self, message: AppendRequest, payload: Payload, held: Index) -> Checked | None:
         """Check a received payload against its message before the core sees either.
@@ -55,38 +53,31 @@ class PumpLog(EntryPositions, Protocol):
         the payload. Entries through `held` are stored here with equal terms, so they must be equal
         (ForeignChainError). Returns None for entries that the core will not take. Raises
         PeerProtocolError; nothing is written."""
-        ...
 
     def chain_at(self, index: Index) -> int | None:
         """Return the content of this log through an entry, as one number: equal ones, equal logs.
 
         None without that entry, and where damage keeps this log from answering for it."""
-        ...
 
     def write_raw(self, lo: Index, hi: Index, checked: Checked) -> None:
         """Write entries [lo, hi) of those that `check_raw` accepted; they may begin before `lo`.
 
         The entry before `lo` is stored already.
         """
-        ...
 
     def read_raw(self, lo: Index, hi: Index) -> Payload:
         """Return the bytes of entries [lo, hi) for sending, valid until the shell has sent them."""
-        ...
 
     def truncate_from(self, lo: Index) -> None:
         """Drop entry `lo` and all after it, so that they cannot come back after a sync and
         crash."""
-        ...
 
     def save_hard_state(self, hard_state: HardState) -> None:
         """Replace term, vote and standing. Raises HardStateNotSavedError: the old ones still
         stand."""
-        ...
 
     def install_snapshot(self, meta: SnapshotMeta, payload: Payload) -> None:
         """Replace state and whole log by a received, verified snapshot; atomic across a crash."""
-        ...
 
 
 class Resolution(Enum):

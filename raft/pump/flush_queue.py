@@ -8,6 +8,7 @@ know what a message means, except that an ack includes an earlier one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from raft.config import RaftConfig
@@ -19,20 +20,16 @@ FLUSH_COUNT_MAX: Final = 8
 """Distinct tickets. A shell keeps one sync running and one behind it; the others are slack."""
 
 
+@dataclass(slots=True, eq=False)
 class Flush:
     """State that becomes durable with a ticket."""
 
-    __slots__ = ("hard_state", "held", "index", "term", "ticket")
-
-    def __init__(
-        self, ticket: Ticket, index: Index, term: Term, hard_state: HardState, held: list[Message]
-    ) -> None:
-        self.ticket = ticket
-        self.index = index
-        self.term = term
-        """(index, term): the last entry made durable; moves back when the log is truncated."""
-        self.hard_state = hard_state
-        self.held = held
+    ticket: Ticket
+    index: Index
+    term: Term
+    """(index, term): the last entry made durable; moves back when the log is truncated."""
+    hard_state: HardState
+    held: list[Message]
 
 
 class FlushQueue:

@@ -21,7 +21,7 @@ the shell reports the newest ticket a sync covers, not an older one instead.
 from __future__ import annotations
 
 from random import Random
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from raft.config import RaftConfig
 from raft.core import RaftCore
@@ -48,29 +48,17 @@ from raft.pump.effects import (
     Ticket,
 )
 from raft.pump.flush_queue import FlushQueue
-from raft.pump.foreign_chain import ForeignChains, check_same_chain
 from raft.pump.pending_proposals import PendingProposals
 from raft.ready import (
     EntryKind,
     Ready,
     RoleChange,
 )
-from raft.rules import steady
+from raft.rules import divergence, follower, leader, steady
 from raft.rules.membership import Change
-from raft.stats import RaftStats
 from raft.transitions import Role
 
 _new: Final = tuple.__new__  # One call; the constructor of a named tuple is two.
-
-
-class ReplicaStats(NamedTuple):
-    """Counters and fill levels of the pump."""
-
-    raft: RaftStats
-    waiter_count: int
-    flush_count: int
-    held_message_count: int
-    held_messages_dropped: int
 
 
 class Replica:
@@ -92,7 +80,7 @@ class Replica:
         self._is_touched = False
         self._wrote = False
         self._must_sync = False
-        self._flushes = FlushQueue(config)
+        self.flushes = FlushQueue(config)
         self._handed: Index = self.core.state.applied
         self.applied: Index = self.core.state.applied
         """Last entry the shell has applied. Differs from the core's within a step only."""
@@ -102,9 +90,11 @@ class Replica:
         """Last entry that an ended sync made durable and that is still in the stored log."""
         self._durable_hard_state = self.core.state.hard_state()
         """Term and vote as of the last ended sync."""
-        self._proposals = PendingProposals(config)
+        self.proposals = PendingProposals(config)
         self._waiter_count_max = config.waiter_count_max
-        self._foreign = ForeignChains()
+        self._foreign: tuple[object, ...] = ()
+        """The entries refused last. Refused twice in the same way, they were not changed on the way
+        but are another history, which takes two leaders of one term."""
 
     # Inputs. Others change the core alone, and are called there.
 
@@ -151,7 +141,7 @@ class Replica:
         ack = steady.take(state, append)
         self.log.write_raw(append.prev_index + 1, append.hi, checked)
         self._wrote = True
-        self._flushes.hold(ack)
+        self.flushes.hold(ack)
         if state.commit > state.handed:
             self._hand_out()
         return True
@@ -162,9 +152,11 @@ class Replica:
         try:
             return self._check(append, payload)
         except ForeignChainError as error:
-            if not self._foreign.is_again(error):
+            refused = (error.peer, error.index, error.content)
+            if refused != self._foreign:
+                self._foreign = refused
                 raise
-            self.core.diverge(append.sender)
+            divergence.diverge(self.core.state, append.sender)
             return None
 
     def _check(self, append: AppendRequest, payload: Payload | None) -> Checked | None:
@@ -182,7 +174,7 @@ class Replica:
         if append.prev_chain is not None and log.term_of(prev_index) == append.prev_term:
             chain = self.log.chain_at(prev_index)
             if chain is not None:
-                check_same_chain(append.sender, prev_index, chain, append.prev_chain)
+                divergence.check_same_chain(append.sender, prev_index, chain, append.prev_chain)
         return None
 
     def receive_without_room(self, message: AppendRequest) -> None:
@@ -197,11 +189,11 @@ class Replica:
         """Advance the clock by one tick interval; see `RaftCore.tick`."""
         self._ticks += 1
         self.core.tick(may_campaign=may_campaign, has_met_all=has_met_all)
-        deadline = self._proposals.grace_deadline
+        deadline = self.proposals.grace_deadline
         if deadline is not None and self._ticks >= deadline:
-            self._proposals.grace_deadline = None
+            self.proposals.grace_deadline = None
             state = self.core.state
-            self._proposals.give_up(state.term if state.role is Role.LEADER else None)
+            self.proposals.give_up(state.term if state.role is Role.LEADER else None)
 
     def propose(self, body: object, waiter: object = None) -> tuple[Index, Term]:
         """Append one entry; return index and term. `waiter` comes back in `Effects.completed`.
@@ -209,7 +201,7 @@ class Replica:
         The caller has made sure the store has room. Raises NotLeaderError, TransferringError or
         BusyError, with nothing appended. A caller that stops waiting does not withdraw the entry.
         """
-        proposals, state = self._proposals, self.core.state
+        proposals, state = self.proposals, self.core.state
         by_index = proposals.by_index
         if waiter is not None and by_index and len(by_index) >= self._waiter_count_max:
             proposals.check()
@@ -217,7 +209,7 @@ class Replica:
             steady.propose(state)
             index, term = state.written, state.term
         else:
-            if self.core.has_own_entries():
+            if state.own_entries:
                 self._drain()
             index, term = self.core.propose()
         self.log.append(index, term, EntryKind.DATA, body)
@@ -230,15 +222,15 @@ class Replica:
 
     def check_change(self, change: Change) -> None:
         """Raise the error that `propose_change` with a waiter would raise now; change nothing."""
-        self._proposals.check()
-        self.core.check_change(change)
+        self.proposals.check()
+        leader.check_change(self.core.state, change)
 
     def propose_change(self, change: Change, waiter: object = None) -> tuple[Index, Term]:
         """Append a membership change. Raises the errors of `propose`, and ChangeRefusedError."""
         if waiter is not None:
-            self._proposals.check()
+            self.proposals.check()
         index, term = self.core.propose_change(change)
-        self._proposals.register(index, term, waiter)
+        self.proposals.register(index, term, waiter)
         return index, term
 
     def check_propose(self) -> None:
@@ -246,24 +238,24 @@ class Replica:
         nothing.
 
         For a shell that does work, such as stamping a batch, before it can propose."""
-        by_index = self._proposals.by_index
+        by_index = self.proposals.by_index
         if by_index and len(by_index) >= self._waiter_count_max:
-            self._proposals.check()
+            self.proposals.check()
         if not (self.is_lean and steady.may_propose(self.core.state)):
-            self.core.check_propose()
+            leader.check_can_append(self.core.state, 1)
 
     def lose_memory(self, incarnation: int) -> None:
         """Drop pending promises, since this disk was found to be an old copy of itself.
 
-        See `RaftCore.lose_memory`."""
-        self._flushes.forget_promises()
+        `incarnation` is above any that other nodes remember of this node (raft.lives)."""
+        self.flushes.forget_promises()
         self._lost_incarnation = incarnation
-        self.core.lose_memory(incarnation)
+        follower.lose_memory(self.core.state, incarnation)
 
     def stop(self) -> list[Completion]:
         """Return every waiter with outcome unknown, since the process ends."""
-        self._proposals.give_up(None)
-        return self._proposals.take()
+        self.proposals.give_up(None)
+        return self.proposals.take()
 
     # Reports from the shell.
 
@@ -271,8 +263,8 @@ class Replica:
         """Tell the core that all writes up to `ticket` are durable, and release their promises.
 
         Return whether `pump` may have effects of it."""
-        assert ticket <= self._flushes.newest_ticket, f"ticket {ticket} was never given out"
-        done, released = self._flushes.take(ticket)
+        assert ticket <= self.flushes.newest_ticket, f"ticket {ticket} was never given out"
+        done, released = self.flushes.take(ticket)
         if done is None:
             return False
         core, state = self.core, self.core.state
@@ -307,8 +299,6 @@ class Replica:
         self._drain()
         self.core.compact_to(index)
 
-    # State that the shell may read between turns. Never inputs.
-
     # Output.
 
     def pump(self) -> Effects:
@@ -320,27 +310,17 @@ class Replica:
                 self._hand_out()
         else:
             self._drain()
-        if self._wrote or self._flushes.held:
+        if self._wrote or self.flushes.held:
             self._open_ticket()
-        elif not self._is_touched and not self._proposals.completed:
+        elif not self._is_touched and not self.proposals.completed:
             return NO_EFFECTS
         effects, self._effects = self._effects, Effects()
         if self._sends:
             effects.send, self._sends = self._sends, []
-        if self._proposals.completed:
-            effects.completed, self._proposals.completed = self._proposals.completed, []
+        if self.proposals.completed:
+            effects.completed, self.proposals.completed = self.proposals.completed, []
         self._is_touched = False
         return effects
-
-    def stats(self) -> ReplicaStats:
-        """Return the immutable status of the pump."""
-        return ReplicaStats(
-            self.core.stats(),
-            len(self._proposals),
-            len(self._flushes),
-            self._flushes.held_count,
-            self._flushes.held_dropped,
-        )
 
     # The order of work.
 
@@ -373,7 +353,7 @@ class Replica:
         for message in ready.send_now:
             self._send(message)
         for message in ready.send_after_sync:
-            self._flushes.hold(message)
+            self.flushes.hold(message)
         effects = self._effects
         if ready.commit_hi > ready.commit_lo:
             self._apply_up_to(ready.commit_hi)
@@ -418,8 +398,8 @@ class Replica:
             effects.apply_lo = lo
         effects.apply_hi = hi
         self._handed = hi - 1
-        if self._proposals.by_index:
-            self._proposals.complete(lo, hi, state.log)
+        if self.proposals.by_index:
+            self.proposals.complete(lo, hi, state.log)
 
     def _write(self, ready: Ready, received: Checked | Payload | None) -> None:
         """Write the core's changes to the stored log. Nothing is durable yet."""
@@ -446,14 +426,14 @@ class Replica:
         index = lo - 1
         self._synced = min(self._synced, index)
         term = self.core.state.log.term_of(index) if index > NO_INDEX else NO_TERM
-        self._flushes.move_back(index, term)
+        self.flushes.move_back(index, term)
 
     def _take_snapshot(self, meta: SnapshotMeta) -> None:
         effects = self._effects
         effects.install = meta
         effects.apply_lo = effects.apply_hi = NO_INDEX
         self._handed = self.applied = meta.index
-        self._proposals.overtaken(meta.index)
+        self.proposals.overtaken(meta.index)
 
     def _send(self, message: Message) -> None:
         payload: Payload | None = None
@@ -473,7 +453,7 @@ class Replica:
         state = self.core.state
         log = state.log
         # What was saved: a core that started over may have a newer one, saved in a later turn.
-        ticket = self._flushes.open(log.last_index, log.last_term, state.hard_state_taken)
+        ticket = self.flushes.open(log.last_index, log.last_term, state.hard_state_taken)
         self._effects.flush = ticket
         self._effects.must_sync = self._must_sync
         self._wrote = self._must_sync = False
@@ -508,9 +488,9 @@ class Replica:
             self._must_sync = True
         if self._lost_incarnation > state.incarnation:
             # Whatever is saved next tells it too; else a later term would hide the old copy.
-            self.core.lose_memory(self._lost_incarnation)
-        self._flushes.forget_promises()
-        self._proposals.give_up(None)
+            follower.lose_memory(state, self._lost_incarnation)
+        self.flushes.forget_promises()
+        self.proposals.give_up(None)
         change = RoleChange(
             state.role, state.term, state.leader, "term and vote could not be saved"
         )
@@ -519,4 +499,4 @@ class Replica:
     def _note_roles(self, changes: list[RoleChange]) -> None:
         self._effects.role_changes = [*self._effects.role_changes, *changes]
         if any(change.role is not Role.LEADER for change in changes):
-            self._proposals.deposed(self._ticks)
+            self.proposals.deposed(self._ticks)

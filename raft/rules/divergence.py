@@ -9,6 +9,7 @@ node keeps its log, stands aside permanently, and reports the nodes that contrad
 
 from __future__ import annotations
 
+from raft.errors import ForeignChainError
 from raft.messages import (
     NO_INDEX,
     AppendRequest,
@@ -49,7 +50,8 @@ def snapshot_conflicts(state: RaftState, meta: SnapshotMeta) -> bool:
 
 
 def diverge(state: RaftState, leader: NodeId) -> None:
-    """Stand aside permanently: `leader` contradicts entries committed here."""
+    """Stand aside permanently: `leader` contradicts entries committed here, or the shell found that
+    its log differs from this one where the terms are equal."""
     state.divergent_peers.add(leader)
     if state.standing is Standing.DIVERGED:
         return
@@ -65,3 +67,10 @@ def contradicts(state: RaftState, message: VoteRequest) -> bool:
 
     A log with an entry of a newer term holds everything that was committed before that term."""
     return not message.recovery and message.last_index < state.commit
+
+
+def check_same_chain(peer: NodeId, index: Index, here: int, there: int) -> None:
+    """Raise ForeignChainError unless the chains through an entry of one term are equal."""
+    if here != there:
+        detail = f"the log through entry {index} is {there:08X} there and {here:08X} here"
+        raise ForeignChainError(peer, detail, index, there)

@@ -41,7 +41,7 @@ def become_leader(state: RaftState) -> None:
     state.is_campaign_ordered = False
     state.preferred_next_tick = state.now + state.config.election_ticks_max
     state.progress = {
-        node: Progress(node, next_index=last + 1, now=state.now)
+        node: Progress(node, last + 1, state.now)
         for node in sorted(state.voters + state.learners)
         if node != state.node_id
     }
@@ -71,6 +71,7 @@ def propose(state: RaftState, count: int) -> tuple[Index, Term]:
 
 
 def check_can_append(state: RaftState, count: int) -> None:
+    """Raise the error that `propose` would raise now; change nothing."""
     if count < 1:
         raise ValueError(f"count must be at least 1, is {count}")
     if state.role is not Role.LEADER:

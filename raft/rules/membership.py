@@ -108,7 +108,7 @@ def adopt(state: RaftState, configuration_at: ConfigurationAt) -> None:
     state.use_configuration()
     for node in state.voters + state.learners:
         if node != state.node_id and node not in state.progress:
-            state.progress[node] = Progress(node, next_index=configuration_at.index, now=state.now)
+            state.progress[node] = Progress(node, configuration_at.index, state.now)
 
 
 def forget_removed(state: RaftState) -> None:

@@ -23,7 +23,10 @@ round."""
 
 
 def read_index(state: RaftState, read_id: int) -> None:
-    """Queue one read. Raises NotLeaderError or BusyError."""
+    """Queue one read; the answer comes in `Ready.reads` or `Ready.reads_failed`.
+
+    `read_id` is only handed back; the proof uses a round of its own. Raises NotLeaderError or
+    BusyError."""
     if state.role is not Role.LEADER:
         raise NotLeaderError(state.leader)
     limit = state.config.read_count_max

@@ -103,9 +103,10 @@ def _loss_from(state: RaftState, newest_term: Term) -> Index:
 
 
 def accept_loss(state: RaftState) -> None:
-    """Go on with the entries that are left, by an operator's decision.
+    """Trust the log as it is after a loss of power of a majority, by an operator's decision.
 
-    Raises RecoveryRefusedError if the node is not recovering."""
+    `Ready.loss_from` says from where acked records may be missing. Raises RecoveryRefusedError if
+    the node is not recovering."""
     if state.standing is not Standing.RECOVERING:
         raise RecoveryRefusedError(f"standing is {state.standing.name.lower()}, not recovering")
     state.loss_from = _loss_from(state, state.term)

@@ -49,7 +49,9 @@ def handle_install(state: RaftState, message: InstallSnapshot) -> None:
 
 
 def snapshot_durable(state: RaftState, meta: SnapshotMeta) -> None:
-    """Note a local snapshot that is complete on disk; ignore one older than the known."""
+    """Note a local snapshot that is on disk: synced, renamed, directory synced.
+
+    An older snapshot than the known one changes nothing."""
     assert meta.index <= state.applied, f"snapshot at {meta.index}, applied through {state.applied}"
     if state.snapshot is None or meta.index > state.snapshot.index:
         state.snapshot = meta
@@ -71,7 +73,8 @@ def meta_at(state: RaftState, index: Index) -> SnapshotMeta:
 def compactable_to(state: RaftState) -> Index:
     """Return the index through which the log may be cut without harm to a close follower.
 
-    A follower further behind than `retained_lag_entry_count_max` gets a snapshot instead."""
+    A durable snapshot covers the log up to there; base_index if none does. A follower further
+    behind than `retained_lag_entry_count_max` gets a snapshot instead."""
     base = state.log.base_index
     if state.snapshot is None:
         return base

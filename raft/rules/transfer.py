@@ -7,15 +7,17 @@ a dead target costs no more than a crash would."""
 from __future__ import annotations
 
 from raft.errors import NotLeaderError, TransferInvalidError, TransferRefusedError
-from raft.messages import NO_NODE, CampaignNow, NodeId
+from raft.messages import NO_NODE, NO_TERM, CampaignNow, NodeId, Term
 from raft.rules import replication
-from raft.state.progress import Progress
+from raft.state.progress import Progress, ProgressState
 from raft.state.state import RaftState
 from raft.transitions import Role
 
 
 def transfer_leadership(state: RaftState, target: NodeId) -> None:
-    """Begin a hand-over. Raises NotLeaderError or TransferRefusedError."""
+    """Hand leadership to a voter; refuse proposals until it takes over or the time is up.
+
+    Raises NotLeaderError or TransferRefusedError."""
     if state.role is not Role.LEADER:
         raise NotLeaderError(state.leader)
     if target == NO_NODE:
@@ -59,15 +61,31 @@ def _order(state: RaftState, node: NodeId) -> None:
     state.send(CampaignNow(state.group, state.node_id, node, state.term))
 
 
+def best_follower(state: RaftState, *, asked_last: tuple[Term, NodeId]) -> NodeId:
+    """Return the voter with most of the log, those that answer first; NO_NODE without one that
+    counts.
+
+    The node that was asked last in this term comes behind the others: it did not take over."""
+    rows = [
+        (
+            state.has_contact(progress),
+            progress.state is ProgressState.REPLICATE,
+            (state.term, node) != asked_last,
+            progress.match,
+            -node,
+            node,
+        )
+        for node, progress in state.progress.items()
+        if node in state.voters and progress.is_counted
+    ]
+    return max(rows)[-1] if rows else NO_NODE
+
+
 def order_best(state: RaftState) -> None:
-    """Let the most advanced voter campaign at once, since this leader leaves the cluster."""
-    best: Progress | None = None
-    for voter in state.voters:
-        progress = state.progress[voter]
-        if progress.is_counted and (best is None or progress.match > best.match):
-            best = progress
-    if best is not None:
-        _order(state, best.node)
+    """Let the best follower campaign at once, since this leader leaves the cluster."""
+    node = best_follower(state, asked_last=(NO_TERM, NO_NODE))
+    if node != NO_NODE:
+        _order(state, node)
 
 
 def abandon(state: RaftState) -> None:

@@ -11,6 +11,7 @@ the count cannot leak and is zero exactly when everything sent is acked (R35).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 from raft.messages import NO_INDEX, Index, NodeId, Round
@@ -28,55 +29,37 @@ class ProgressState(IntEnum):
     SNAPSHOT = 2
 
 
+@dataclass(slots=True, eq=False)
 class Progress:
     """One follower or learner as seen by the leader of the current term."""
 
-    __slots__ = (
-        "admission_target",
-        "admitted",
-        "commit_sent",
-        "contact_tick",
-        "incarnation",
-        "is_counted",
-        "is_divergent",
-        "is_paused",
-        "match",
-        "next",
-        "node",
-        "round",
-        "snapshot_deadline",
-        "snapshot_index",
-        "state",
-    )
-
-    def __init__(self, node: NodeId, *, next_index: Index, now: int) -> None:
-        self.node = node
-        self.state = ProgressState.PROBE
-        self.match: Index = NO_INDEX
-        """Last index known to be equal and durable there. Never goes back within an incarnation."""
-        self.next: Index = next_index
-        """First entry to send. Invariant: next > match."""
-        self.is_paused = False
-        """PROBE only: whether a probe is out; the next one waits for a reply or a heartbeat."""
-        self.commit_sent: Index = NO_INDEX
-        """Highest commit index sent; decides whether an idle follower must be told."""
-        self.contact_tick = now
-        """Tick of the last reply in this term; starts as now, which gives a new leader one time-out
-        to get replies."""
-        self.round: Round = 0
-        """Newest confirmation round that the follower echoed."""
-        self.incarnation = UNHEARD
-        self.is_counted = True
-        """Whether the follower counts for commit, check-quorum and reads: not while its memory is
-        in doubt."""
-        self.is_divergent = False
-        """Whether its committed entries contradict this leader's log: heartbeats only."""
-        self.admission_target: Index = NO_TARGET
-        """While its memory is in doubt: the match from which on it is as good as any follower."""
-        self.admitted = 0
-        """The incarnation found caught up, told in every append. 0: none."""
-        self.snapshot_index: Index = NO_INDEX
-        self.snapshot_deadline = 0
+    node: NodeId
+    next: Index
+    """First entry to send. Invariant: next > match."""
+    contact_tick: int
+    """Tick of the last reply in this term; starts as now, which gives a new leader one time-out to
+    get replies."""
+    state: ProgressState = ProgressState.PROBE
+    match: Index = NO_INDEX
+    """Last index known to be equal and durable there. Never goes back within an incarnation."""
+    is_paused: bool = False
+    """PROBE only: whether a probe is out; the next one waits for a reply or a heartbeat."""
+    commit_sent: Index = NO_INDEX
+    """Highest commit index sent; decides whether an idle follower must be told."""
+    round: Round = 0
+    """Newest confirmation round that the follower echoed."""
+    incarnation: int = UNHEARD
+    is_counted: bool = True
+    """Whether the follower counts for commit, check-quorum and reads: not while its memory is in
+    doubt."""
+    is_divergent: bool = False
+    """Whether its committed entries contradict this leader's log: heartbeats only."""
+    admission_target: Index = NO_TARGET
+    """While its memory is in doubt: the match from which on it is as good as any follower."""
+    admitted: int = 0
+    """The incarnation found caught up, told in every append. 0: none."""
+    snapshot_index: Index = NO_INDEX
+    snapshot_deadline: int = 0
 
     @property
     def first_unacked(self) -> Index:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
+from typing import NamedTuple
 
 from raft.ceiling import ceiling_of_terms
 from raft.config import RaftConfig
@@ -40,15 +41,12 @@ NEVER = -(1 << 40)
 """A tick so long ago that no time-out reaches back to it."""
 
 
-class PendingReads:
+class PendingReads(NamedTuple):
     """Reads that share one confirmation round."""
 
-    __slots__ = ("index", "read_ids", "round")
-
-    def __init__(self, round_id: Round, index: Index, read_ids: list[int]) -> None:
-        self.round = round_id
-        self.index = index
-        self.read_ids = read_ids
+    round: Round
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
+    read_ids: list[int]
 
 
 class RaftState:
@@ -296,6 +294,11 @@ class RaftState:
     def has_contact(self, progress: Progress) -> bool:
         """Whether a follower answered within the minimum election time-out."""
         return self.now - progress.contact_tick < self.config.election_ticks_min
+
+    def in_flight_size_bytes(self, progress: Progress) -> int:
+        """Return the size of what was sent to a follower and is not acked."""
+        lo, position_of = max(progress.match, self.log.base_index) + 1, self.positions.position_of
+        return position_of(progress.next) - position_of(lo) if progress.next > lo else 0
 
     def use_configuration(self) -> None:
         """Put the newest configuration of the log into force: on append, not on commit."""

@@ -15,6 +15,7 @@ from raft.errors import RaftError
 from raft.messages import NO_INDEX, AppendRequest, Index, InstallSnapshot
 from raft.pump.effects import NO_EFFECTS, Completion, Effects, Outgoing, Resolution
 from raft.pump.replica import Replica
+from raft.rules import snapshot
 from raft.transitions import Role
 from store.config import StoreConfig
 from store.errors import PositionRangeError, StoreError
@@ -193,8 +194,9 @@ class Node:
         index = log.store.deletable_index(self.checkpoint)
         if index <= log.base_index:
             return 0
-        replica.core.snapshot_durable(replica.core.snapshot_meta_at(index))
-        deletion = log.plan_deletion(min(self.checkpoint, replica.core.compactable_to()))
+        state = replica.core.state
+        snapshot.snapshot_durable(state, snapshot.meta_at(state, index))
+        deletion = log.plan_deletion(min(self.checkpoint, snapshot.compactable_to(state)))
         if deletion is None:
             return 0
         assert deletion.write_start()

@@ -15,9 +15,9 @@ import quorumlog
 from deploy.local import LocalCluster
 from node.config.load import load
 from node.node import Node
+from node.replication.admin_parts import NodeParts, Replication
 from node.replication.raft.assembly import RaftAssembly
 from node.replication.raft.digests import checks
-from node.replication.replication import ReplicaHost, Replication
 from node.state.state import Member
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
 from tests.coroutines import TIMEOUT_S
@@ -80,7 +80,7 @@ async def nodes_of(directory: Path) -> AsyncIterator[dict[int, KeptAssembly]]:
         assert errors == []
 
 
-async def _build(nodes: dict[int, KeptAssembly], host: ReplicaHost) -> Replication:
+async def _build(nodes: dict[int, KeptAssembly], host: NodeParts) -> Replication:
     """Be `build_raft`, and keep the assembly."""
     nodes[host.settings.node_id] = assembly = KeptAssembly(host)
     return await assembly.build()
@@ -109,9 +109,9 @@ def test_diverged_node_says_so_everywhere_and_clients_go_on(tmp_path: Path) -> N
                     await eventually(lambda: other.fence.reason, "a fence")
                     await producer.send("orders", b"three")
             await eventually(lambda: not other.host.health.ready().is_good, "not ready")
-            assert other.checks.stats().is_fenced
-            assert other.checks.stats().differing_count >= 1
-            assert not leader.checks.stats().is_fenced
+            assert other.checks.fence.reason
+            assert other.checks.differing_count >= 1
+            assert not leader.checks.fence.reason
             status = await other.node.admin.node_status(admin_pb2.NodeStatusRequest())
             assert "its replicated state differs from that of a majority: members" in status.detail
             refused = await asyncio.to_thread(local_pull, other.node.address)

@@ -20,6 +20,7 @@ from node.monitoring.http import HttpServer
 from node.nameserver.service import NameServerService
 from node.node import Node
 from node.peers.link import PeerLink
+from node.replication.admin_parts import NodeParts, Replication
 from node.replication.derived_scrub import DerivedCare
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.assembly import build_ha
@@ -31,7 +32,6 @@ from node.replication.maintenance import Maintenance
 from node.replication.raft.assembly import build_raft
 from node.replication.raft.driver import RaftDriver
 from node.replication.raft.storage.log import LedgerLog
-from node.replication.replication import ReplicaHost, Replication
 from node.replication.scrub import Scrub
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts
@@ -86,7 +86,7 @@ _STEPS = [
 ]
 
 
-Build = Callable[[ReplicaHost], Awaitable[Replication]]
+Build = Callable[[NodeParts], Awaitable[Replication]]
 
 
 class StepError(Exception):

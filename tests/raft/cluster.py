@@ -32,6 +32,7 @@ from raft.ready import (
     joining_state,
     recovering_state,
 )
+from raft.rules import read_index
 from raft.state.state import RaftState
 from raft.transitions import Role
 from tests.raft.memory_log import Image, MemoryLog
@@ -221,7 +222,7 @@ class Cluster:
         return placed
 
     def read(self, node: NodeId, read_id: int) -> None:
-        self.nodes[node].replica.core.read_index(read_id)
+        read_index.read_index(self.nodes[node].replica.core.state, read_id)
         self.settle(node)
 
     def receive(self, node: NodeId, message: Message, payload: object = None) -> None:

@@ -8,6 +8,7 @@ import pickle
 import pytest
 
 from raft.ceiling import TERM_END, TERM_JUMP_MAX, TERM_WINDOW_TICKS, Ceiling
+from raft.core import check_term
 from raft.errors import PeerProtocolError, TermJumpError
 from raft.messages import NO_INDEX, Configuration, ConfigurationAt, Message, Refusal, SnapshotMeta
 from raft.ready import HardState, InitialState, bootstrap_state, joining_state
@@ -74,8 +75,8 @@ def test_a_shell_hears_of_an_absurd_term_before_it_gathers_a_snapshot() -> None:
     before = (state.term, state.vote, state.role, state.leader)
 
     with pytest.raises(TermJumpError):
-        replica.core.check_term(install(3, 1, TERM_JUMP_MAX + 3, META))
-    replica.core.check_term(install(3, 1, state.term + 1, META))
+        check_term(replica.core.state, install(3, 1, TERM_JUMP_MAX + 3, META))
+    check_term(replica.core.state, install(3, 1, state.term + 1, META))
 
     assert (state.term, state.vote, state.role, state.leader) == before, "it was only asked"
 

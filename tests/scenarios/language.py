@@ -26,6 +26,7 @@ from raft.messages import (
 )
 from raft.pump.effects import Completion
 from raft.ready import RoleChange
+from raft.rules import recovery, snapshot, transfer
 from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, install, payload_of, vote_reply, vote_request
@@ -416,11 +417,11 @@ class Transcript:
         self.c.settle(node)
 
     def do_transfer(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.nodes[int(words[0])].replica.core.transfer_leadership(int(words[1]))
+        transfer.transfer_leadership(self.c.nodes[int(words[0])].replica.core.state, int(words[1]))
         self.c.settle(int(words[0]))
 
     def do_accept_loss(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.nodes[int(words[0])].replica.core.accept_loss()
+        recovery.accept_loss(self.c.nodes[int(words[0])].replica.core.state)
         self.c.settle(int(words[0]))
 
     def do_unreachable(self, words: list[str], _: dict[str, str]) -> None:
@@ -429,10 +430,10 @@ class Transcript:
     def do_snapshot(self, words: list[str], _: dict[str, str]) -> None:
         """Take a snapshot of what is applied and cut the log there."""
         found = self.c.nodes[int(words[0])]
-        meta: SnapshotMeta = found.replica.core.snapshot_meta_at(found.state.applied)
+        meta: SnapshotMeta = snapshot.meta_at(found.replica.core.state, found.state.applied)
         found.log.snapshot = meta
         found.log.sync()
-        found.replica.core.snapshot_durable(meta)
+        snapshot.snapshot_durable(found.replica.core.state, meta)
         found.replica.compact_to(meta.index)
         found.log.cut(meta.index)
         self.lines.append(f"{words[0]} snapshot through {place(meta.index, meta.term)}")
@@ -465,7 +466,7 @@ class Transcript:
             )
 
     def do_progress(self, words: list[str], _: dict[str, str]) -> None:
-        for row in self.c.nodes[int(words[0])].core.stats().progress:
+        for row in self.c.state(int(words[0])).progress.values():
             doubt = "" if row.is_counted else " uncounted"
             self.lines.append(
                 f"{row.node} {row.state.name.lower()} match={row.match} next={row.next}{doubt}"

@@ -20,6 +20,7 @@ from node.monitoring.health import Phase
 from node.monitoring.metric import Source
 from node.peers.handshake import LinkIdentity
 from node.peers.security.tls import TlsFiles, client_context, server_context
+from node.replication.admin_parts import NodeParts, Replication
 from node.replication.foundation import Foundation, FoundingVerdict
 from node.replication.ha import metrics
 from node.replication.ha.admin import HaAdmin
@@ -35,7 +36,6 @@ from node.replication.ha.receipts import ha_receipts
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.losses import LossFile
 from node.replication.maintenance import Maintenance
-from node.replication.replication import ReplicaHost, Replication
 from node.replication.term_end import epoch_warnings, refuse_epoch_end
 from node.runtime.on_thread import on_thread
 from raft.messages import NO_INDEX, Index
@@ -47,7 +47,7 @@ _ROLES: Final = (Role.FOLLOWER, Role.CANDIDATE, Role.LEADER)
 _log: Final = structlog.get_logger(component="node")
 
 
-async def build_ha(host: ReplicaHost) -> Replication:
+async def build_ha(host: NodeParts) -> Replication:
     """Open the log, meet the other replicas, found or join the group, and make the replica."""
     return await HaAssembly(host).build()
 
@@ -65,7 +65,7 @@ class HaAssembly:
     foundation: Foundation
     """The role of an empty disk, as far as it is known."""
 
-    def __init__(self, host: ReplicaHost) -> None:
+    def __init__(self, host: NodeParts) -> None:
         self.host: Final = host
         self.settings: Final = host.settings
 
@@ -202,9 +202,9 @@ class HaAssembly:
             status=self._status,
             warnings=lambda: epoch_warnings(self.log.replica.bound.number),
             on_damage=_on_damage,
-            admin=lambda parts: HaAdmin(parts, self.driver),
-            local_broker=lambda address, peer_address: HaBroker(
-                settings, address, peer_address, self.applied.machine, self.driver
+            admin=HaAdmin(host, self.driver),
+            local_broker=HaBroker(
+                settings, host.address, host.peer_address, self.applied.machine, self.driver
             ),
         )
 

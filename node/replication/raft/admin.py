@@ -96,18 +96,17 @@ class RaftAdmin:
         return details
 
     def _members(self) -> list[pb.MemberStatus]:
-        stats = self._replica.stats().raft
-        progress = {row.node: row for row in stats.progress}
+        state = self._replica.core.state
         members = []
-        for member in sorted({*stats.voters, *stats.learners}):
-            row = progress.get(member)
+        for member in sorted({*state.voters, *state.learners}):
+            row = state.progress.get(member)
             match = row.match if row is not None else NO_INDEX
-            if member == stats.node_id and stats.role is Role.LEADER:
-                match = stats.synced
+            if member == state.node_id and state.role is Role.LEADER:
+                match = state.synced
             members.append(
                 self.parts.member(
                     member,
-                    is_voter=member in stats.voters,
+                    is_voter=member in state.voters,
                     match_index=match,
                     progress=row.state.name.lower() if row is not None else "",
                 )
@@ -147,7 +146,7 @@ class RaftAdmin:
         if state.role is Role.LEADER and state.transferee == NO_NODE:
             raise TransferRefusedError(target, "it did not take over in time")
         others = [voter for voter in state.voters if voter != state.node_id]
-        if not any(self.parts.link.is_connected(voter) for voter in others):
+        if not any(self.parts.replication.link.is_connected(voter) for voter in others):
             raise TransferRefusedError(target, "no other voter can be reached")
 
     async def _leader_changed_soon(self) -> None:
@@ -174,7 +173,7 @@ class RaftAdmin:
     async def retire(self, timeout_ms: int) -> None:
         """Let another node lead, then answer the pending appends; new ones are refused already."""
         self._driver.is_draining = True
-        others = [n for n in self._replica.stats().raft.voters if n != self._driver.node_id]
+        others = [n for n in self._replica.core.state.voters if n != self._driver.node_id]
         for _ in others:  # A node that drains as well does not take over; then ask the next one.
             if self._driver.role is not Role.LEADER:
                 break

@@ -24,6 +24,7 @@ from node.peers.handshake import LinkIdentity
 from node.peers.link import PeerLink
 from node.peers.lives_file import LivesFile
 from node.peers.security.tls import TlsFiles, client_context, server_context
+from node.replication.admin_parts import NodeParts, Replication
 from node.replication.fetch import EntryFetcher, EntryServer
 from node.replication.foundation import Foundation, FoundingVerdict
 from node.replication.maintenance import Maintenance
@@ -46,7 +47,6 @@ from node.replication.raft.repair import (
 from node.replication.raft.snapshots import Snapshots
 from node.replication.raft.storage.hard_state import NodeFile
 from node.replication.raft.storage.log import LedgerLog
-from node.replication.replication import ReplicaHost, Replication
 from node.replication.term_end import refuse_term_end, term_warnings
 from node.runtime.fail_stop import DAMAGE_MARKER
 from node.state.checkpoint_files import CheckpointFiles
@@ -73,7 +73,7 @@ SNAPSHOT_FRAMES: Final = (FrameKind.INSTALL_SNAPSHOT, FrameKind.SNAPSHOT_CHUNK)
 _log: Final = structlog.get_logger(component="node")
 
 
-async def build_raft(host: ReplicaHost) -> Replication:
+async def build_raft(host: NodeParts) -> Replication:
     """Open the log, meet the peers, found or join the cluster, and make the replica."""
     return await RaftAssembly(host).build()
 
@@ -96,7 +96,7 @@ class RaftAssembly:
     fence: StateFence
     checks: StateChecks
 
-    def __init__(self, host: ReplicaHost) -> None:
+    def __init__(self, host: NodeParts) -> None:
         self.host: Final = host
         self.settings: Final = host.settings
         self._known_members: dict[NodeId, Member] = {}
@@ -259,7 +259,7 @@ class RaftAssembly:
             self.snapshots.begin,
             is_flush_sync=is_flush_sync,
             on_fatal=host.fail_stop,
-            has_audience=host.has_audience,
+            has_audience=lambda: host.broker.has_waiting_readers(),  # noqa: PLW0108 - no broker yet.
             has_met_all=lambda: all(map(self.link.is_connected, others)),
         )
         host.life.callback(self.driver.stop)
@@ -290,10 +290,10 @@ class RaftAssembly:
         self._compare_states(steps)
         host.lives.start()
         host.pages.add_metrics(
-            Source(metrics.RAFT, self.replica.stats),
+            Source(metrics.RAFT, lambda: self.replica),
             Source(metrics.RAFT_DRIVER, lambda: self.driver),
-            Source(metrics.STATE_CHECKS, self.checks.stats),
-            Source(metrics.REPAIR, self.repair.stats),
+            Source(metrics.STATE_CHECKS, lambda: self.checks),
+            Source(metrics.REPAIR, lambda: self.repair),
         )
         return Replication(
             store=store,
@@ -308,10 +308,8 @@ class RaftAssembly:
             status=self._status,
             warnings=self._warnings,
             on_damage=self._on_damage,
-            admin=lambda parts: RaftAdmin(parts, self.driver),
-            local_broker=lambda address, _peer_address: LocalBroker(
-                settings, address, self.machine, self.driver
-            ),
+            admin=RaftAdmin(host, self.driver),
+            local_broker=LocalBroker(settings, host.address, self.machine, self.driver),
             fetcher=self.fetcher,
         )
 
@@ -413,15 +411,15 @@ class RaftAssembly:
         return NO_INDEX if self.log.is_untouched else max(0, self.log.last_index)
 
     def _status(self) -> ReplicaStatus:
-        raft = self.replica.stats().raft
+        state = self.replica.core.state
         return ReplicaStatus(
-            role=raft.role,
-            standing=raft.standing,
-            term=raft.term,
-            leader_id=raft.leader,
-            first_index=raft.first_index,
-            last_index=raft.last_index,
-            durable_index=raft.synced,
-            commit_index=raft.commit,
-            applied_index=raft.applied,
+            role=state.role,
+            standing=state.standing,
+            term=state.term,
+            leader_id=state.leader,
+            first_index=state.log.base_index + 1,
+            last_index=state.log.last_index,
+            durable_index=state.synced,
+            commit_index=state.commit,
+            applied_index=state.applied,
         )

@@ -40,8 +40,8 @@ from raft.messages import (
 from raft.pump.effects import Effects, Outgoing, Ticket
 from raft.pump.replica import Replica
 from raft.ready import RoleChange
+from raft.rules import read_index, recovery, transfer
 from raft.rules.membership import Change
-from raft.transfer_target import best_follower
 from raft.transitions import Role
 from store.errors import FileSystemError, StoreError, StoreFullError
 from store.files import failpoints
@@ -245,7 +245,7 @@ class RaftDriver:
         once; the future fails with ReadFailedError when leadership was lost meanwhile.
         """
         self._check_running()
-        self.replica.core.read_index(self._pending_calls.next_read_id())
+        read_index.read_index(self.replica.core.state, self._pending_calls.next_read_id())
         self._touch()
         return self._pending_calls.read()
 
@@ -256,7 +256,7 @@ class RaftDriver:
         """
         self._check_running()
         target = node if node != NO_NODE else self._best_follower()
-        self.replica.core.transfer_leadership(target)
+        transfer.transfer_leadership(self.replica.core.state, target)
         self._asked_last = self.term, target
         self._touch()
         return target
@@ -284,7 +284,7 @@ class RaftDriver:
     def accept_loss(self) -> None:
         """Go on after a majority's power loss, for an operator. Raises RecoveryRefusedError."""
         self._check_running()
-        self.replica.core.accept_loss()
+        recovery.accept_loss(self.replica.core.state)
         self._touch()
 
     def set_fenced(self, is_fenced: bool) -> None:
@@ -546,7 +546,7 @@ class RaftDriver:
         return is_fit and self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
 
     def _best_follower(self) -> NodeId:
-        return best_follower(self.replica.core.state, asked_last=self._asked_last)
+        return transfer.best_follower(self.replica.core.state, asked_last=self._asked_last)
 
     def _hand_over_unasked(self) -> None:
         """Hand leadership over, since this disk is full or hangs, or the state here is not that of
@@ -559,5 +559,5 @@ class RaftDriver:
         if target == NO_NODE:
             return
         with contextlib.suppress(TransferRefusedError):  # No follower is near enough.
-            self.replica.core.transfer_leadership(target)
+            transfer.transfer_leadership(self.replica.core.state, target)
             self._touch()

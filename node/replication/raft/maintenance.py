@@ -14,6 +14,7 @@ from node.state.machine import StateMachine
 from raft.errors import CompactionRefusedError
 from raft.messages import NO_INDEX
 from raft.pump.replica import Replica
+from raft.rules import snapshot
 
 
 class RaftSteps:
@@ -64,6 +65,7 @@ class RaftSteps:
     async def delete_expired(self) -> None:
         """Delete files that are due, checkpointed, and needed by no follower."""
         log, replica, limit = self._log, self._replica, self._files.applied_index
+        state = replica.core.state
         needed = self._needed_position()
         if needed is not None:
             limit = min(limit, log.store.ledger.last_index_before(needed))
@@ -71,10 +73,10 @@ class RaftSteps:
         if limit == NO_INDEX or index <= log.base_index:
             return
         try:
-            replica.core.snapshot_durable(replica.core.snapshot_meta_at(index))
+            snapshot.snapshot_durable(state, snapshot.meta_at(state, index))
         except CompactionRefusedError:
             return  # Later: a node that joined lately lacks the members of then.
-        deletion = log.plan_deletion(min(limit, replica.core.compactable_to()))
+        deletion = log.plan_deletion(min(limit, snapshot.compactable_to(replica.core.state)))
         if deletion is None or not await self.thread.on_thread(deletion.write_start):
             return
         base_index = deletion.start.link.entry_index

@@ -245,16 +245,6 @@ class ClosedRepair:
         await asyncio.sleep(self._limits.retry_ms / 1000)
 
 
-class LiveRepairStats(NamedTuple):
-    """Counters and fill level."""
-
-    waiting_count: int
-    """Damaged places known and not repaired, including the one under way."""
-    repaired_entry_count: int
-    given_up_count: int
-    last_trouble: str
-
-
 class LiveRepair:
     """Repairs an open store where a read found damage, one place at a time, in the background."""
 
@@ -275,8 +265,8 @@ class LiveRepair:
         self._paths: set[str] = set()
         """Paths of the waiting errors, and of the one under repair."""
         self._task: asyncio.Task[None] | None = None
-        self._repaired_entry_count = self._given_up_count = 0
-        self._last_trouble = ""
+        self.repaired_entry_count = self.given_up_count = 0
+        self.last_trouble = ""
 
     def on_damage(self, error: CorruptionError) -> None:
         """Have the file of a damaged read repaired soon. Returns at once; repeated errors are
@@ -295,14 +285,10 @@ class LiveRepair:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def stats(self) -> LiveRepairStats:
-        """Return a snapshot of the counters."""
-        return LiveRepairStats(
-            len(self._paths),
-            self._repaired_entry_count,
-            self._given_up_count,
-            self._last_trouble,
-        )
+    @property
+    def waiting_count(self) -> int:
+        """Damaged places known and not repaired, including the one under way."""
+        return len(self._paths)
 
     async def _work(self) -> None:
         try:
@@ -323,16 +309,16 @@ class LiveRepair:
                 if not await self._repair_range(ranges[0]):
                     await asyncio.sleep(self._limits.retry_ms / 1000)
             except (StoreFullError, FileSystemError, CorruptionError) as trouble:
-                self._last_trouble = str(trouble)
+                self.last_trouble = str(trouble)
                 await asyncio.sleep(self._limits.retry_ms / 1000)
-        self._given_up_count += 1
+        self.given_up_count += 1
 
     async def _repair_range(self, damaged: DamagedRange) -> bool:
         """Repair one range with the entries of one peer; return whether anything was repaired."""
         size_bytes = damaged.end_position - damaged.position
         limit = self._limits.live_size_bytes_max
         if size_bytes > limit:
-            self._last_trouble = (
+            self.last_trouble = (
                 f"{size_bytes} bytes are damaged, {limit} can be repaired while the node runs; "
                 f"restart it"
             )
@@ -344,7 +330,7 @@ class LiveRepair:
             try:
                 raw_entries = await self._fetch_all(node, lo, hi)
             except FetchError as error:
-                self._last_trouble = str(error)
+                self.last_trouble = str(error)
                 continue
             if await self._put(lo, hi, raw_entries, f"node {node}"):
                 return True
@@ -366,8 +352,8 @@ class LiveRepair:
         try:
             report = await on_thread(partial(self._store.repair_range, lo, hi, raw_entries))
         except (ForeignEntryError, DamageWiderError, PositionRangeError) as error:
-            self._last_trouble = f"entries of {source}: {error}"
+            self.last_trouble = f"entries of {source}: {error}"
             return False
-        self._repaired_entry_count += report.entry_count
+        self.repaired_entry_count += report.entry_count
         self._on_repaired(report)
         return True

@@ -8,6 +8,7 @@ failure, upon which the leader's core starts over.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -37,24 +38,22 @@ class SnapshotLimits(NamedTuple):
 _LIMITS = SnapshotLimits()
 
 
+@dataclass(slots=True)
 class _Outgoing:
     """One snapshot on its way to one node."""
 
-    __slots__ = ("at", "failure", "header", "index", "left_size_bytes", "moved_ms", "state")
-
-    def __init__(self, index: int, header: bytes, state: bytes, failure: str) -> None:
-        self.index = index
-        self.header: bytes | None = header
-        """The header to send; None once sent."""
-        self.state: bytes | None = state
-        """The state to send; None once all of it was sent."""
-        self.at = 0
-        """The next byte of the state to send."""
-        self.moved_ms = 0
-        """When bytes left last."""
-        self.left_size_bytes: int | None = None
-        """Minimum of the bytes seen waiting, here and in the link; None before the first look."""
-        self.failure = failure
+    index: int
+    header: bytes | None
+    """The header to send; None once sent."""
+    state: bytes | None
+    """The state to send; None once all of it was sent."""
+    failure: str
+    at: int = 0
+    """The next byte of the state to send."""
+    moved_ms: int = 0
+    """When bytes left last."""
+    left_size_bytes: int | None = None
+    """Minimum of the bytes seen waiting, here and in the link; None before the first look."""
 
 
 class SnapshotSender:
@@ -159,16 +158,15 @@ class SnapshotSender:
         self._on_failed(node, reason)
 
 
+@dataclass(slots=True)
 class _Incoming:
     """One snapshot being received."""
 
-    __slots__ = ("chunks", "header", "node", "size_bytes")
-
-    def __init__(self, node: NodeId, header: SnapshotHeader) -> None:
-        self.node, self.header = node, header
-        self.chunks: list[bytes] = []
-        self.size_bytes = 0
-        """Size of all chunks, which lie back to back."""
+    node: NodeId
+    header: SnapshotHeader
+    chunks: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+    """Size of all chunks, which lie back to back."""
 
 
 class SnapshotReceiver:

@@ -27,6 +27,7 @@ from node.replication.raft.storage.snapshot import (
 )
 from node.state.image import encode_image
 from node.state.machine import StateMachine
+from raft.core import check_term
 from raft.errors import PeerProtocolError
 from raft.messages import InstallSnapshot, NodeId
 from raft.ready import RoleChange
@@ -130,7 +131,7 @@ class Snapshots:
         self._receiver.on_frame(node, kind, header, payload)
 
     def _check(self, message: InstallSnapshot) -> None:
-        self._driver.replica.core.check_term(message)
+        check_term(self._driver.replica.core.state, message)
 
     def _on_received(self, message: InstallSnapshot, data: bytes) -> None:
         try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from raft.errors import RaftError
 from raft.messages import NodeId, Standing
 from raft.quorum import quorum_size
+from raft.rules import transfer
 from raft.rules.membership import Change, ChangeKind
 from simulation.raft.options import TICK_US
 from simulation.raft.plan import LEADER, Fault
@@ -362,7 +363,9 @@ class Injector:
             return
         members = self._world.members()
         try:
-            leader.replica.core.transfer_leadership(members[fault.number % len(members)])
+            transfer.transfer_leadership(
+                leader.replica.core.state, members[fault.number % len(members)]
+            )
         except RaftError:
             return
         self._world.coverage.hit("transfer_started")

@@ -15,6 +15,7 @@ from raft.errors import Outcome
 from raft.messages import NodeId, Standing
 from raft.quorum import quorum_size
 from raft.ready import EntryKind
+from raft.rules import recovery
 from simulation.raft.ledger import is_put
 from simulation.raft.verdict import InvariantError
 from simulation.raft.world.network import SimulatedLink
@@ -170,7 +171,7 @@ def _accept_loss(world: World, quorum: list[NodeId]) -> None:
         reverse=True,
     )
     for node in newest_first[: quorum_size(len(nodes))]:
-        node.replica.core.accept_loss()
+        recovery.accept_loss(node.replica.core.state)
         world.coverage.hit("loss_accepted")
         node.settle()
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from raft.errors import CompactionRefusedError
 from raft.messages import NO_INDEX, Index, SnapshotMeta
 from raft.pump.effects import Completion, Resolution
+from raft.rules import snapshot
 from simulation.raft.world.workload import SimulatedCall
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class SimulatedMachine:
         """Save the state at `index`; once that is durable, cut the log as far as allowed."""
         self._last_snapshot = index
         try:
-            meta = self._process.replica.core.snapshot_meta_at(index)
+            meta = snapshot.meta_at(self._process.replica.core.state, index)
         except CompactionRefusedError:
             return  # A node that joined lately does not know the members at that index.
         self._process.disk.save_snapshot(meta)
@@ -165,8 +166,8 @@ class SimulatedMachine:
         if meta.index < self._process.disk.memory.base_index:
             return  # A received snapshot overtook it.
         replica = self._process.replica
-        replica.core.snapshot_durable(meta)
-        index = replica.core.compactable_to()
+        snapshot.snapshot_durable(replica.core.state, meta)
+        index = snapshot.compactable_to(replica.core.state)
         if index > self._process.disk.memory.base_index:
             replica.compact_to(index)
             self._process.disk.cut(index)

@@ -29,6 +29,7 @@ from raft.messages import (
 from raft.pump.effects import NO_EFFECTS, Effects, Outgoing, Ticket
 from raft.pump.replica import Replica
 from raft.ready import InitialState, recovering_state
+from raft.rules import read_index
 from raft.transitions import Role
 from simulation.raft.disk.disk import Disk
 from simulation.raft.disk.image import DiskImage
@@ -301,7 +302,7 @@ class Process:
                     raise BusyError("log on a full disk", 1, 1)
                 replica.propose(call.body, (call, attempt))
             else:
-                replica.core.read_index(self.world.reads.register(call, attempt))
+                read_index.read_index(replica.core.state, self.world.reads.register(call, attempt))
         except RaftError as error:
             call.client.refused(call, attempt, getattr(error, "leader_hint", NO_NODE))
         self.settle()

@@ -186,16 +186,15 @@ class Points:
     def __init__(self, machine: StateMachine) -> None:
         self.machine = machine
         self.found: list[object] = []
-        machine.digests = self
+        machine.on_digest_command = self.note
 
-    def on_point(self, position: int) -> None:
-        self.found.append((position, set(self.machine.image().members)))
-
-    def on_digest(self, digest: StateDigest) -> None:
-        self.found.append((digest.position, digest.form))
-
-    def on_replaced(self) -> None:
-        self.found.append("replaced")
+    def note(self, command: Command | None, position: int) -> None:
+        if command is None:
+            self.found.append("replaced")
+        elif command.HasField("state_digest"):
+            self.found.append((command.state_digest.position, command.state_digest.form))
+        else:
+            self.found.append((position, set(self.machine.image().members)))
 
 
 def digest_point() -> Command:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raft.messages import NO_INDEX, NO_NODE, Configuration, ConfigurationAt, SnapshotMeta
+from raft.rules import read_index
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, install, payload_of, vote_request
 from tests.raft.cluster import Cluster, state_of
@@ -96,7 +97,7 @@ def test_reads_of_a_deposed_leader_fail_when_the_new_term_cannot_be_saved(stage:
     cluster.elect(1)
     node = cluster.nodes[1]
     if stage == "waiting":
-        node.replica.core.read_index(7)
+        read_index.read_index(node.replica.core.state, 7)
     else:
         cluster.read(1, 7)
     if stage == "confirmed":

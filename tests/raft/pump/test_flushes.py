@@ -30,10 +30,9 @@ def acks(cluster: Cluster) -> list[int]:
 
 def test_a_hanging_sync_costs_bounded_memory() -> None:
     cluster = follower_with_a_hanging_sync()
-    stats = cluster.nodes[2].replica.stats()
-    assert stats.flush_count == FLUSH_COUNT_MAX
-    assert stats.held_message_count == FLUSH_COUNT_MAX
-    assert stats.held_messages_dropped == 0
+    flushes = cluster.nodes[2].replica.flushes
+    assert (len(flushes), flushes.held_count) == (FLUSH_COUNT_MAX, FLUSH_COUNT_MAX)
+    assert flushes.held_dropped == 0
     assert len(cluster.nodes[2].tickets) == COUNT, "the shell still learns of each"
 
 
@@ -48,8 +47,8 @@ def test_folded_promises_wait_for_their_own_writes() -> None:
 
     assert acks(cluster)[-1] == COUNT - 1
     assert cluster.state(2).synced == COUNT - 1
-    stats = cluster.nodes[2].replica.stats()
-    assert (stats.flush_count, stats.held_message_count) == (0, 0)
+    flushes = cluster.nodes[2].replica.flushes
+    assert (len(flushes), flushes.held_count) == (0, 0)
 
 
 def test_truncation_moves_a_folded_ticket_back() -> None:

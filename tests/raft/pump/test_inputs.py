@@ -15,6 +15,8 @@ from raft.errors import (
 from raft.messages import (
     Standing,
 )
+from raft.pump.replica import Replica
+from raft.rules import recovery, snapshot
 from tests.raft.cluster import HEARTBEAT_TICKS, Cluster
 from tests.raft.memory_log import ENTRY_SIZE_BYTES
 
@@ -38,6 +40,10 @@ def test_check_propose_on_a_follower_names_the_leader() -> None:
     assert caught.value.leader_hint == 1
 
 
+def facts(replica: Replica) -> tuple[object, ...]:
+    return replica.core.state.log.last_index, replica.core.has_ready(), len(replica.proposals)
+
+
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
@@ -54,9 +60,9 @@ def test_check_propose_agrees_with_propose_and_changes_nothing(
     replica = cluster.nodes[1].replica
     cluster.isolate(1)
     for value in "ab":
-        before = replica.stats()
+        before = facts(replica)
         replica.check_propose()
-        assert replica.stats() == before
+        assert facts(replica) == before
         cluster.propose(1, value, waiter=value)
     last = cluster.nodes[1].log.last_index
     with pytest.raises(BusyError, match=words):
@@ -71,12 +77,12 @@ def test_check_propose_agrees_with_propose_and_changes_nothing(
 def test_accepted_loss_is_durable_before_the_node_votes_and_is_reported_once() -> None:
     cluster = filled()
     with pytest.raises(RecoveryRefusedError, match="standing is full"):
-        cluster.nodes[1].replica.core.accept_loss()
+        recovery.accept_loss(cluster.nodes[1].replica.core.state)
     cluster.crash(1)
     cluster.restart(1, recovering=True)
     replica = cluster.nodes[1].replica
     cluster.nodes[1].syncs_at_once = False
-    replica.core.accept_loss()
+    recovery.accept_loss(replica.core.state)
     effects = cluster.settle(1)
     assert effects.flush is not None
     assert effects.must_sync
@@ -91,10 +97,10 @@ def test_cutting_keeps_what_this_turn_owes() -> None:
     """An append built earlier in the turn still leaves with its bytes."""
     cluster = filled(retained_lag_entry_count_max=0)
     replica = cluster.nodes[1].replica
-    meta = replica.core.snapshot_meta_at(replica.applied)
+    meta = snapshot.meta_at(replica.core.state, replica.applied)
     cluster.nodes[1].log.snapshot = meta
     cluster.nodes[1].log.sync()
-    replica.core.snapshot_durable(meta)
+    snapshot.snapshot_durable(replica.core.state, meta)
     replica.propose("new")
     replica.compact_to(meta.index)
     cluster.nodes[1].log.cut(meta.index)

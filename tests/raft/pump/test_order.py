@@ -6,6 +6,7 @@ import pytest
 
 from raft.errors import CompactionRefusedError
 from raft.messages import AppendRequest, Configuration, ConfigurationAt, Refusal
+from raft.rules import snapshot
 from raft.rules.membership import Change, ChangeKind
 from tests.raft.builders import append, append_reply, payload_of, vote_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
@@ -94,14 +95,14 @@ def test_a_sync_report_covers_earlier_tickets() -> None:
     cluster.nodes[1].syncs_at_once = False
     for body in "abc":
         cluster.propose(1, body)
-    assert cluster.nodes[1].replica.stats().flush_count == 3
+    assert len(cluster.nodes[1].replica.flushes) == 3
 
     cluster.nodes[1].replica.on_durable(cluster.nodes[1].tickets[-1])
     cluster.settle(1)
 
     assert cluster.nodes[1].applied == ["a", "b", "c"]
     cluster.nodes[1].replica.on_durable(cluster.nodes[1].tickets[0])
-    assert cluster.nodes[1].replica.stats().flush_count == 0
+    assert len(cluster.nodes[1].replica.flushes) == 0
 
 
 def test_ticket_never_given_out_is_our_bug() -> None:
@@ -118,7 +119,7 @@ def test_joiner_may_lose_the_entry_that_told_it_of_the_cluster() -> None:
     cluster.receive(4, first, payload_of(first))
     assert cluster.state(4).learners == (4,)
     with pytest.raises(CompactionRefusedError):
-        cluster.nodes[4].core.snapshot_meta_at(0)
+        snapshot.meta_at(cluster.nodes[4].core.state, 0)
 
     second = append(2, 4, 2, prev=(0, 1), terms=[2])
     cluster.receive(4, second, payload_of(second))

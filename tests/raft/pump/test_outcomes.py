@@ -58,7 +58,7 @@ def test_a_deposed_leader_that_cannot_save_its_term_lets_nobody_wait() -> None:
     cluster.receive(1, append_reply(2, 1, 5))
 
     assert outcomes(cluster) == [("w", Resolution.UNKNOWN)]
-    assert cluster.nodes[1].replica.stats().waiter_count == 0
+    assert len(cluster.nodes[1].replica.proposals) == 0
 
 
 def test_the_end_of_a_lost_leadership_gives_up_nobody_of_the_next_one() -> None:
@@ -92,7 +92,7 @@ def test_second_proposal_at_an_index_gives_the_first_up() -> None:
     state = cluster.state(1)
     cluster.receive(1, append_reply(2, 1, 5))
     replica = cluster.nodes[1].replica
-    replica._proposals.register(state.log.last_index, 9, "w2")
+    replica.proposals.register(state.log.last_index, 9, "w2")
     cluster.settle(1)
     assert outcomes(cluster) == [("w1", Resolution.UNKNOWN)]
 

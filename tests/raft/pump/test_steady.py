@@ -28,7 +28,7 @@ from raft.messages import (
 )
 from raft.pump.effects import NO_EFFECTS, Effects
 from raft.pump.replica import Replica
-from raft.rules import steady
+from raft.rules import steady, transfer
 from raft.rules.membership import Change, ChangeKind
 from raft.state.progress import Progress
 from raft.state.state import RaftState
@@ -97,7 +97,7 @@ def all_of(cluster: Cluster) -> dict[str, object]:
             "reads": (node.reads, node.reads_failed),
             "roles": node.role_changes,
             "tickets": (node.tickets, node.to_apply),
-            "pump": (len(replica._proposals), len(replica._flushes), replica._flushes.held_count),
+            "pump": (len(replica.proposals), len(replica.flushes), replica.flushes.held_count),
         }
     return values
 
@@ -151,7 +151,7 @@ class Inputs:
             return "all", lambda c: (c.heal(), c.tick_all(4))
         if kind < 0.86:
             return "hand over", lambda c: self.attempt(
-                lambda: c.nodes[at].replica.core.transfer_leadership(node)
+                lambda: transfer.transfer_leadership(c.nodes[at].replica.core.state, node)
             )
         if kind < 0.92:
             change = Change(self.random.choice(list(ChangeKind)), node)

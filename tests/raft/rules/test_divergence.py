@@ -18,6 +18,7 @@ from raft.messages import (
     VoteReply,
 )
 from raft.ready import InitialState
+from raft.rules import recovery
 from raft.rules.membership import Change, ChangeKind
 from tests.raft.builders import append, append_reply, install, payload_of, vote_reply, vote_request
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
@@ -161,7 +162,7 @@ def test_no_admission_and_no_accepted_loss_ends_it() -> None:
 
     cluster.receive(2, request)
     with pytest.raises(RecoveryRefusedError):
-        cluster.nodes[2].replica.core.accept_loss()
+        recovery.accept_loss(cluster.nodes[2].replica.core.state)
     cluster.nodes[2].replica.lose_memory(9)
     cluster.settle(2)
 
@@ -183,11 +184,11 @@ def test_a_candidate_hears_of_it() -> None:
     refused = vote_reply(2, 1, 0, vote_term=1, granted=False, pre=True)
     cluster.receive(1, refused._replace(refusal=Refusal.HISTORY_CONFLICT))
 
-    assert cluster.nodes[1].replica.stats().raft.divergent_peers == (2,)
+    assert cluster.state(1).divergent_peers == {2}
     assert not cluster.state(1).standing_refusals
     cluster.tick(1, 2 * ELECTION_TICKS)
     cluster.receive(1, vote_reply(2, 1, 0, vote_term=1, pre=True))
-    assert cluster.nodes[1].replica.stats().raft.divergent_peers == (), "it says so no more"
+    assert cluster.state(1).divergent_peers == set(), "it says so no more"
 
 
 def divergent_ack(round_id: int = 0, *, incarnation: int = 1) -> AppendReply:

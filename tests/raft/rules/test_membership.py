@@ -14,6 +14,7 @@ from raft.messages import (
     ConfigurationAt,
     Standing,
 )
+from raft.rules import snapshot
 from raft.rules.membership import Change, ChangeKind, changed
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, payload_of
@@ -63,9 +64,9 @@ def test_joint_survives_restart_and_snapshot() -> None:
     cluster.elect(2)
     cluster.tick_all(2 * HEARTBEAT_TICKS)
     assert cluster.state(1).voters == (1, 2, 3, 4)
-    meta = cluster.nodes[2].core.snapshot_meta_at(1)
+    meta = snapshot.meta_at(cluster.nodes[2].core.state, 1)
     assert meta.configuration_at == ConfigurationAt(1, Configuration((1, 2, 3, 4)))
-    assert cluster.nodes[2].core.snapshot_meta_at(0).configuration_at.index == NO_INDEX
+    assert snapshot.meta_at(cluster.nodes[2].core.state, 0).configuration_at.index == NO_INDEX
 
 
 def test_configuration_survives_compaction() -> None:
@@ -76,7 +77,7 @@ def test_configuration_survives_compaction() -> None:
         cluster.propose(1, body)
     cluster.deliver()
     core = cluster.nodes[1].core
-    core.snapshot_durable(core.snapshot_meta_at(3))
+    snapshot.snapshot_durable(core.state, snapshot.meta_at(core.state, 3))
 
     core.compact_to(2)
 
@@ -92,7 +93,7 @@ def test_compaction_below_a_newer_configuration_keeps_the_one_of_then() -> None:
         cluster.propose(1, body)
     cluster.deliver()
     core = cluster.nodes[1].core
-    core.snapshot_durable(core.snapshot_meta_at(2))
+    snapshot.snapshot_durable(core.state, snapshot.meta_at(core.state, 2))
     before = core.state.configurations[-1]
     change(cluster, 1, ChangeKind.REMOVE, 3)
     newer = core.state.configurations[-1]
@@ -101,7 +102,7 @@ def test_compaction_below_a_newer_configuration_keeps_the_one_of_then() -> None:
     core.compact_to(2)
 
     assert core.state.configurations == [before, newer]
-    assert core.snapshot_meta_at(2).configuration_at == before
+    assert snapshot.meta_at(core.state, 2).configuration_at == before
 
 
 def test_learner_never_campaigns() -> None:

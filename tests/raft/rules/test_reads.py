@@ -7,6 +7,7 @@ import pytest
 from raft.errors import BusyError
 from raft.messages import NO_NODE, AppendRequest, VoteReply
 from raft.ready import ReadConfirmed
+from raft.rules import read_index, transfer
 from raft.transitions import Role
 from tests.raft.builders import append_reply, vote_request
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, config_of
@@ -86,7 +87,7 @@ def test_reads_of_one_turn_share_a_round() -> None:
     cluster.elect(1)
     before = len(cluster.sent)
     for read_id in range(100):
-        cluster.nodes[1].replica.core.read_index(read_id)
+        read_index.read_index(cluster.nodes[1].replica.core.state, read_id)
     cluster.settle(1)
 
     assert len(cluster.sent) - before == 2
@@ -213,7 +214,7 @@ def test_lease_is_over_when_ticks_of_the_others_come_right_behind() -> None:
 
 def test_hand_over_ends_leases_for_the_term() -> None:
     cluster = leased_cluster()
-    cluster.nodes[1].core.transfer_leadership(2)
+    transfer.transfer_leadership(cluster.nodes[1].core.state, 2)
     cluster.settle(1)
     cluster.drop()
 
@@ -224,7 +225,7 @@ def test_hand_over_ends_leases_for_the_term() -> None:
 
 def test_leases_are_back_in_the_term_after_a_hand_over() -> None:
     cluster = leased_cluster()
-    cluster.nodes[1].core.transfer_leadership(2)
+    transfer.transfer_leadership(cluster.nodes[1].core.state, 2)
     cluster.settle(1)
     cluster.deliver()
     assert cluster.role(2) is Role.LEADER

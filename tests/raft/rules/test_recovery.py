@@ -9,6 +9,7 @@ import pytest
 
 from raft.messages import NO_INDEX, Refusal, Standing
 from raft.ready import recovering_state
+from raft.rules import recovery
 from raft.transitions import Role
 from tests.raft.builders import append_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
@@ -197,7 +198,7 @@ def test_loss_may_reach_below_the_end_of_a_tail_that_was_replaced() -> None:
 def test_accepted_loss_counts_from_the_commit_index_if_a_newer_term_may_be_lost() -> None:
     recovering = recovering_state(state_of([1, 1, 1, 1], term=2, commit=1))
     cluster = Cluster(states={1: recovering})
-    cluster.nodes[1].replica.core.accept_loss()
+    recovery.accept_loss(cluster.nodes[1].replica.core.state)
     cluster.settle(1)
     assert cluster.nodes[1].losses == [2]
 

@@ -17,6 +17,7 @@ from raft.messages import (
     InstallSnapshot,
     SnapshotMeta,
 )
+from raft.rules import snapshot
 from raft.state.progress import ProgressState
 from tests.raft.builders import append, install
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
@@ -31,10 +32,10 @@ def meta(index: int, term: int) -> SnapshotMeta:
 def take_snapshot(cluster: Cluster, node: int) -> None:
     """Let a node snapshot what it has applied and cut its log there."""
     log, replica = cluster.nodes[node].log, cluster.nodes[node].replica
-    taken = replica.core.snapshot_meta_at(replica.applied)
+    taken = snapshot.meta_at(replica.core.state, replica.applied)
     log.snapshot = taken
     log.sync()
-    replica.core.snapshot_durable(taken)
+    snapshot.snapshot_durable(replica.core.state, taken)
     replica.compact_to(taken.index)
     log.cut(taken.index)
 
@@ -172,8 +173,8 @@ def test_no_cut_before_snapshot_is_durable() -> None:
 
     with pytest.raises(CompactionRefusedError, match="allowed through -1"):
         replica.compact_to(1)
-    assert replica.core.compactable_to() == NO_INDEX
-    replica.core.snapshot_durable(replica.core.snapshot_meta_at(2))
+    assert snapshot.compactable_to(replica.core.state) == NO_INDEX
+    snapshot.snapshot_durable(replica.core.state, snapshot.meta_at(replica.core.state, 2))
     with pytest.raises(CompactionRefusedError, match="allowed through 2"):
         replica.compact_to(3)
     replica.compact_to(2)
@@ -188,13 +189,15 @@ def test_log_is_kept_for_a_slow_follower_within_limits() -> None:
         cluster.propose(1, at)
     cluster.deliver()
     core = cluster.nodes[1].core
-    core.snapshot_durable(core.snapshot_meta_at(4))
-    assert core.compactable_to() == 0, "node 3 holds entry 0 only and is 4 behind"
+    snapshot.snapshot_durable(core.state, snapshot.meta_at(core.state, 4))
+    assert snapshot.compactable_to(core.state) == 0, "node 3 holds entry 0 only and is 4 behind"
 
     for at in range(4):
         cluster.propose(1, at)
     cluster.deliver()
-    assert core.compactable_to() == 4, "8 behind is beyond the limit: it will get a snapshot"
+    assert snapshot.compactable_to(core.state) == 4, (
+        "8 behind is beyond the limit: it will get a snapshot"
+    )
 
 
 def test_snapshot_answers_waiters_it_covers_with_unknown() -> None:

@@ -10,14 +10,14 @@ from raft.errors import (
     TransferRefusedError,
 )
 from raft.messages import NO_NODE, CampaignNow, Refusal, Standing, VoteRequest
-from raft.transfer_target import best_follower
+from raft.rules.transfer import best_follower, transfer_leadership
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, campaign_now, vote_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
 
 
 def transfer(cluster: Cluster, leader: int, target: int) -> None:
-    cluster.nodes[leader].core.transfer_leadership(target)
+    transfer_leadership(cluster.nodes[leader].core.state, target)
     cluster.settle(leader)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raft.messages import NO_INDEX, InstallSnapshot, Refusal
+from raft.rules import snapshot
 from raft.state.log_view import LogView
 from raft.state.progress import Progress, ProgressState
 from tests.raft.builders import append_reply
@@ -30,7 +31,7 @@ def flying_cluster(count: int, **limits: Any) -> Cluster:
 @pytest.mark.parametrize("state", list(ProgressState))
 def test_follower_that_lost_its_memory_is_probed(state: ProgressState) -> None:
     """Whatever was on its way to it before: not until a snapshot's time is up, not blindly."""
-    progress = Progress(2, next_index=5, now=0)
+    progress = Progress(2, 5, 0)
     progress.match, progress.round, progress.admitted, progress.is_paused = 3, 9, 4, True
     progress.state = state
 
@@ -49,7 +50,7 @@ def test_what_a_follower_may_have_got_and_not_acked_begins_there(
     state: ProgressState, first: int
 ) -> None:
     """A probe is sent from `next`; everything else that was sent is behind the match."""
-    progress = Progress(2, next_index=7, now=0)
+    progress = Progress(2, 7, 0)
     progress.match, progress.state = 3, state
     assert progress.first_unacked == first
 
@@ -63,7 +64,7 @@ def right_below_a_compacted_log() -> tuple[Cluster, Progress]:
         cluster.propose(1, body)
     cluster.deliver()
     core = cluster.nodes[1].core
-    core.snapshot_durable(core.snapshot_meta_at(3))
+    snapshot.snapshot_durable(core.state, snapshot.meta_at(core.state, 3))
     core.compact_to(3)
     cluster.nodes[1].log.cut(3)
     progress = core.state.progress[3]
@@ -138,7 +139,7 @@ def test_broken_link_leads_to_probe(state: ProgressState) -> None:
 def test_hint_makes_progress_and_respects_match(
     match: int, refused_prev: int, agreement: int
 ) -> None:
-    progress = Progress(2, next_index=refused_prev + 1, now=0)
+    progress = Progress(2, refused_prev + 1, 0)
     progress.match = match
 
     progress.refuse_at(refused_prev, agreement)
@@ -157,7 +158,7 @@ def test_backing_up_takes_few_steps(leader: list[int], follower: list[int], coun
     """From any two logs the common prefix is found in at most one refusal per hinted run."""
     own = LogView(last_index=len(leader) - 1, runs=runs_of(leader))
     other = LogView(last_index=len(follower) - 1, runs=runs_of(follower))
-    progress = Progress(2, next_index=len(leader), now=0)
+    progress = Progress(2, len(leader), 0)
     refusals = 0
     while True:
         prev = progress.next - 1
@@ -191,14 +192,14 @@ def test_stale_refusals_are_ignored() -> None:
 
 
 def in_flight(cluster: Cluster, node: int) -> int:
-    rows = cluster.nodes[1].core.stats().progress
-    return next(row.in_flight_size_bytes for row in rows if row.node == node)
+    state = cluster.state(1)
+    return state.in_flight_size_bytes(state.progress[node])
 
 
 def test_accounting_returns_to_zero() -> None:
     cluster = flying_cluster(5)
     assert in_flight(cluster, 2) == 5 * ENTRY_SIZE_BYTES
-    assert cluster.nodes[1].core.stats().uncommitted_entry_count == 5
+    assert cluster.state(1).log.last_index - cluster.state(1).commit == 5
 
     # Refused, lost and repeated messages must not leave a trace.
     copies = list(cluster.net)
@@ -213,11 +214,11 @@ def test_accounting_returns_to_zero() -> None:
     cluster.deliver()
     cluster.tick_all(2 * HEARTBEAT_TICKS)
 
-    stats = cluster.nodes[1].replica.stats()
-    assert [row.in_flight_size_bytes for row in stats.raft.progress] == [0, 0]
-    assert stats.raft.uncommitted_entry_count == 0
-    assert (stats.waiter_count, stats.flush_count, stats.held_message_count) == (0, 0, 0)
-    assert stats.raft.read_count == 0
+    replica, state = cluster.nodes[1].replica, cluster.state(1)
+    assert [in_flight(cluster, node) for node in (2, 3)] == [0, 0]
+    assert state.log.last_index == state.commit
+    assert (len(replica.proposals), len(replica.flushes), replica.flushes.held_count) == (0, 0, 0)
+    assert state.read_count == 0
 
 
 def test_window_bounds_bytes() -> None:

@@ -14,7 +14,7 @@ no time for, is not compared; the next one is.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -54,24 +54,8 @@ before the next point as a rule."""
 _log: Final = structlog.get_logger(component="digests")
 
 
-class DigestStats(NamedTuple):
-    """Counts of comparisons since the start."""
-
-    equal_count: int
-    differing_count: int
-    """Own digests that differed from that of a majority."""
-    undecided_count: int
-    """Leader only: points at which replicas differed and no majority agreed."""
-    passed_over_count: int
-    """Points and digests of a majority that were not compared: no time, another form, or none at
-    all, which the log names."""
-    is_fenced: bool
-    duration_ms: float
-    """Time that the last digest took."""
-
-
 class StateChecks:
-    """The checks of one node: the machine's `DigestCommands`. Belongs to the loop's thread."""
+    """The checks of one node. Belongs to the loop's thread."""
 
     def __init__(
         self,
@@ -106,11 +90,17 @@ class StateChecks:
         self._next: tuple[int, StateImage] | None = None
         """The newest point that waits for its digest, and its image."""
         self._is_digesting = self._is_writing = False
-        self._duration_s = 0.0
+        self.duration_s = 0.0
+        """Time that the last digest took."""
         self._timer: asyncio.TimerHandle | None = None
-        self._equal_count = self._differing_count = 0
-        self._undecided_count = self._passed_over_count = 0
-        machine.digests = self
+        self.equal_count = self.differing_count = 0
+        """Own digests that were equal to that of a majority, and that differed, since the start."""
+        self.undecided_count = 0
+        """Leader only: points at which replicas differed and no majority agreed."""
+        self.passed_over_count = 0
+        """Points and digests of a majority that were not compared: no time, another form, or none
+        at all, which the log names."""
+        machine.on_digest_command = self.on_command
 
     # --- Life ---
 
@@ -123,25 +113,24 @@ class StateChecks:
         if self._timer is not None:
             self._timer.cancel()
 
-    def stats(self) -> DigestStats:
-        """Return the counts and levels at this moment."""
-        return DigestStats(
-            self._equal_count,
-            self._differing_count,
-            self._undecided_count,
-            self._passed_over_count,
-            bool(self.fence.reason),
-            1000 * self._duration_s,
-        )
-
     # --- Commands that this node applies ---
+
+    def on_command(self, command: Command | None, position: int) -> None:
+        """Take a command as the machine passes it; None: a snapshot replaced the state."""
+        if command is None:
+            self.on_replaced()
+            return
+        if command.HasField("state_digest"):
+            self.on_digest(command.state_digest)
+        if command.HasField("digest_point"):
+            self.on_point(position)
 
     def on_point(self, position: int) -> None:
         """Take the image of the state as it is now, and have it digested."""
         self._point, self._point_s = position, self._loop.time()
         self._is_decided = self._is_told = False
         self._offset = self._machine.state.next_command_offset
-        self._passed_over_count += self._next is not None
+        self.passed_over_count += self._next is not None
         self._next = position, self._machine.image()
         if not self._is_digesting:
             self._is_digesting = True
@@ -153,13 +142,13 @@ class StateChecks:
         is_of_point = digest.position == self._point
         if digest.form != FORM:
             self._is_decided |= is_of_point
-            self._passed_over_count += 1
+            self.passed_over_count += 1
             return
         try:
             decided = from_pb(digest)
         except DigestFormatError as error:
             # It is in every log: a replica that ended here would end again after each start.
-            self._passed_over_count += 1
+            self.passed_over_count += 1
             _log.error("the log has a digest that is none", why=str(error))
             return
         self._is_decided |= is_of_point
@@ -188,9 +177,9 @@ class StateChecks:
 
     async def _digest(self, position: int, image: StateImage) -> None:
         replaced_count = self._replaced_count
-        digest, self._duration_s = await self._thread.on_thread(lambda: _timed(image, position))
+        digest, self.duration_s = await self._thread.on_thread(lambda: _timed(image, position))
         if digest is None:
-            self._passed_over_count += 1
+            self.passed_over_count += 1
             return
         if replaced_count != self._replaced_count:
             return
@@ -204,10 +193,10 @@ class StateChecks:
             return
         differing = own.differing(decided)
         if not differing:
-            self._equal_count += 1
+            self.equal_count += 1
             self.fence.lift(position)
             return
-        self._differing_count += 1
+        self.differing_count += 1
         self.fence.close(", ".join(differing), position)
 
     def _report(self, digest: Digest) -> None:
@@ -256,7 +245,7 @@ class StateChecks:
     def _is_due(self) -> bool:
         count = self._machine.state.next_command_offset - self._offset
         age_s = self._loop.time() - self._point_s
-        if count <= 0 or age_s < max(POINT_PAUSE_MS / 1000, DIGEST_SHARE * self._duration_s):
+        if count <= 0 or age_s < max(POINT_PAUSE_MS / 1000, DIGEST_SHARE * self.duration_s):
             return False
         return count >= POINT_COMMAND_COUNT or age_s >= POINT_AGE_MS / 1000
 
@@ -283,7 +272,7 @@ class StateChecks:
         reports = {n: one for n, one in self._reports.at(self._point).items() if one.form == FORM}
         if len(set(reports.values())) > 1:
             self._is_told = True
-            self._undecided_count += 1
+            self.undecided_count += 1
             what = "replicas differ in their state, and no majority agrees"
             _log.error(what, reported=sorted(reports))
 

@@ -1,7 +1,7 @@
 """Errors for the core about a leader's entries that contradict the ledger.
 
 Owns the translation of the ledger's refusals, and the comparison with entries that are here
-already; the consequences are `raft.pump.foreign_chain`'s.
+already; the consequences are `raft.pump.replica`'s.
 """
 
 from bisect import bisect_left
@@ -9,7 +9,7 @@ from typing import Final
 
 from raft.errors import ForeignChainError, PeerProtocolError
 from raft.messages import AppendRequest, Index, NodeId
-from raft.pump.foreign_chain import check_same_chain
+from raft.rules.divergence import check_same_chain
 from store.errors import CorruptionError, FileSystemError, ForeignEntryError
 from store.format import ENTRY_HEADER_SIZE_BYTES
 from store.ledger.ledger import Ledger

@@ -1,13 +1,14 @@
 """What is still to be delivered does not expire, and what was delivered does."""
 
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from node.replication.maintenance import Maintenance
 from node.replication.raft.maintenance import RaftSteps
 from node.state.held import needed_position
 from node.state.tables.delay import DelayTable
-from raft.messages import Index, SnapshotMeta
+from raft.messages import NO_INDEX, Index, SnapshotMeta
+from raft.state.progress import Progress
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.checkpoints import saved
 from tests.node.delayed import bodies, delayed, request_of, settle
@@ -17,20 +18,19 @@ PAGE = 4096
 
 
 class NoFollowers:
-    """A replica that needs nothing of its log, and its core."""
+    """A replica that needs nothing of its log, its core, and their state."""
 
-    @property
-    def core(self) -> Self:
-        return self
+    def __init__(self) -> None:
+        self.core = self.state = self.log = self.config = self
+        self.applied = self.last_index = 1 << 40
+        self.retained_lag_entry_count_max = 1 << 41
+        self.base_index = NO_INDEX
+        self.configurations = [MEMBERS]
+        self.snapshot: SnapshotMeta | None = None
+        self.progress: dict[int, Progress] = {}
 
-    def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
-        return SnapshotMeta(index, 1, MEMBERS)
-
-    def snapshot_durable(self, meta: SnapshotMeta) -> None:
-        pass
-
-    def compactable_to(self) -> Index:
-        return 1 << 40
+    def term_of(self, _index: Index) -> int:
+        return 1
 
     def compact_to(self, index: Index) -> None:
         pass

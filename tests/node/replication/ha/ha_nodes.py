@@ -114,7 +114,7 @@ class WholeHaNode(Node):
         """As `Node.start`, without what clients and probes connect to."""
         self.fs = self.world.file_system(self.settings.node_id)
         self.settings.directory.mkdir(exist_ok=True)
-        self.assembly = made = HaAssembly(self.replica_host())
+        self.assembly = made = HaAssembly(self)
         self.replication = await made.build()
         self._make_broker()
         self.driver, self.applied, self.losses = made.driver, made.applied, made.losses

@@ -154,7 +154,9 @@ async def test_a_leader_drains_if_another_voter_relieves_it(
         node, phases = await world.leader(), list[Any]()
         health = SimpleNamespace(enter=lambda phase, *_detail: phases.append(phase.value))
         link = SimpleNamespace(is_connected=lambda _node: has_relief)
-        parts: Any = SimpleNamespace(broker=node.broker, health=health, link=link)
+        parts: Any = SimpleNamespace(
+            broker=node.broker, health=health, replication=SimpleNamespace(link=link)
+        )
         admin = RaftAdmin(parts, node.driver)
         if has_relief:
             await admin.drain(pb.DrainRequest())

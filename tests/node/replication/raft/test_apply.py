@@ -105,9 +105,9 @@ def test_held_promises_are_bounded() -> None:
         cluster.propose(1, at)
         cluster.deliver()
 
-    stats = cluster.nodes[2].replica.stats()
-    assert stats.held_message_count == 5
-    assert stats.held_messages_dropped > 0
+    flushes = cluster.nodes[2].replica.flushes
+    assert flushes.held_count == 5
+    assert flushes.held_dropped > 0
     cluster.sync(2)
     cluster.tick_all(3)
     assert cluster.state(1).progress[2].match == 20

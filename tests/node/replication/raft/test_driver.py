@@ -14,12 +14,13 @@ from node.replication.raft.driver import RaftDriver
 from node.replication.sync_requests import SYNC_REQUEST_COUNT_MAX
 from node.state.appends import Prepared
 from raft.config import RaftConfig
-from raft.core import RaftCore
 from raft.errors import NotLeaderError, TransferRefusedError
 from raft.messages import NO_INDEX, AppendRequest, Standing
 from raft.pump.effects import Effects
+from raft.rules import transfer
 from raft.rules.membership import Change, ChangeKind
 from raft.state.progress import ProgressState
+from raft.state.state import RaftState
 from raft.transitions import Role
 from store.errors import CorruptionError, RecordFormatError, StoreError, StoreFullError
 from tests.node.drivers import DriverCluster, accept, drivers, led
@@ -448,11 +449,11 @@ async def test_a_leader_without_room_asks_once_in_a_while_for_a_successor(
     async with led(tmp_path) as (_cluster, leader, _follower):
         requests: list[int] = []
 
-        def refuse(_: RaftCore, node: int) -> None:
+        def refuse(_: RaftState, node: int) -> None:
             requests.append(node)
             raise TransferRefusedError(node, "it is too far behind")
 
-        monkeypatch.setattr(RaftCore, "transfer_leadership", refuse)
+        monkeypatch.setattr(transfer, "transfer_leadership", refuse)
         monkeypatch.setattr(leader.log, "prepare", full)
         for _ in range(3):
             with pytest.raises(StoreFullError):

@@ -14,7 +14,8 @@ from node.replication.raft.storage.snapshot import Snapshot, encode_snapshot
 from node.state.checkpoint_files import CheckpointFiles
 from node.state.image import encode_image
 from node.state.state import StateImage
-from raft.messages import NO_INDEX, Index, SnapshotMeta
+from raft.messages import SnapshotMeta
+from raft.state.progress import Progress
 from store.errors import (
     CorruptionError,
     DerivedFileError,
@@ -24,7 +25,7 @@ from store.errors import (
     SyncFailedError,
 )
 from store.files.file_system import FileSystem
-from tests.node.broker.delay.test_retention import NoFollowers, delete_expired, fill, maintenance_of
+from tests.node.broker.delay.test_retention import delete_expired, fill, maintenance_of
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.replication.raft.storage.test_snapshot import MEMBERS
 
@@ -135,32 +136,18 @@ def install(node: Fixture, index: int) -> None:
     node.machine.restore(node.log.installed_state(), index)
 
 
-class Follower(NoFollowers):
-    """A replica whose follower has entries up to one."""
-
-    def __init__(self, match_index: Index) -> None:
-        self.match_index = match_index
-        self.snapshots: list[Index] = []
-
-    def snapshot_durable(self, meta: SnapshotMeta) -> None:
-        self.snapshots.append(meta.index)
-
-    def compactable_to(self) -> Index:
-        return self.match_index
-
-
 async def test_files_stay_as_long_as_a_follower_needs_them(tmp_path: Path) -> None:
     async with node_at(
         tmp_path, flush="sync", retention_size_bytes=8 * 4096, retention_interval_ms=0
     ) as node:
         maintenance = maintenance_of(node, tmp_path, [])
-        follower: Any = Follower(NO_INDEX)
-        maintenance.steps._replica = follower
+        replica: Any = maintenance.steps._replica
+        replica.progress[2] = follower = Progress(2, 0, 0)
         assert await delete_expired(node, maintenance) == 0
-        assert follower.snapshots == [], "no file is due"
+        assert replica.snapshot is None, "no file is due"
         await fill(node, 5)
         assert await delete_expired(node, maintenance) == 0, "an empty follower needs all of them"
-        follower.match_index = node.log.last_index
+        follower.match = node.log.last_index
         assert await delete_expired(node, maintenance) > 0
         ledger = node.log.store.ledger
         names = FileSystem().list_directory(ledger.files.directory)

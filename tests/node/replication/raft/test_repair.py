@@ -277,14 +277,14 @@ async def test_damage_that_a_read_meets_is_repaired_while_the_store_is_open(wrec
             error = _read(store, spot.index)
             for _ in range(5):
                 live.on_damage(error)
-            assert live.stats().waiting_count == 1
-            await eventually(lambda: reports and live.stats().waiting_count == 0)
+            assert live.waiting_count == 1
+            await eventually(lambda: reports and live.waiting_count == 0)
             ledger = store.log
             assert isinstance(ledger, Ledger)
             assert ledger.read_entries(4, 5) == source.read_entries(4, 5)
-            assert live.stats().repaired_entry_count == 1
+            assert live.repaired_entry_count == 1
             live.on_damage(error)  # It is good by now.
-            await eventually(lambda: live.stats().waiting_count == 0)
+            await eventually(lambda: live.waiting_count == 0)
             assert (len(reports), fatal) == (1, [])
 
 
@@ -297,10 +297,10 @@ async def test_live_repair_gives_up_for_now_without_peers(wreck: Wreck) -> None:
             wreck.flip(wreck.spots[4].position + 50)
             error = _read(store, 4)
             live.on_damage(error)
-            await eventually(lambda: live.stats().given_up_count == 1)
-            assert "has no committed entry 4" in live.stats().last_trouble
+            await eventually(lambda: live.given_up_count == 1)
+            assert "has no committed entry 4" in live.last_trouble
             server.commit_index = 10_000
-            await eventually(lambda: live.stats().waiting_count == 0)
+            await eventually(lambda: live.waiting_count == 0)
             live.on_damage(error)
             await eventually(lambda: reports)
             assert fatal == []

@@ -96,10 +96,12 @@ async def test_trouble_of_a_live_repair_passes_and_does_not_end_the_node(
 ) -> None:
     live, reports, fatal = _live(Store(trouble))
     live.on_damage(_MET)
-    await eventually(lambda: fatal or live.stats().waiting_count == 0)
+    await eventually(lambda: fatal or live.waiting_count == 0)
     assert (fatal, reports) == ([], [_DONE])
-    assert str(trouble) in live.stats().last_trouble
-    assert live.stats()[1:3] == (_DONE.entry_count, 0), "repaired, and none is given up"
+    assert str(trouble) in live.last_trouble
+    assert (live.repaired_entry_count, live.given_up_count) == (_DONE.entry_count, 0), (
+        "none is given up"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ async def test_a_live_repair_that_waits_for_its_next_attempt_is_stopped_at_once(
     store.looks = [lambda: looks.append(None)]
     live, reports, _ = _live(store, limits)
     live.on_damage(_MET)
-    await eventually(lambda: text in live.stats().last_trouble)
+    await eventually(lambda: text in live.last_trouble)
     stopping = asyncio.ensure_future(live.stop())
     await _turns()
     assert stopping.done()

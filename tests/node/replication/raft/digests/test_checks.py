@@ -74,14 +74,14 @@ async def test_a_state_is_compared_once_and_an_idle_log_does_not_grow(tmp_path: 
         node, checks, _ = world
         checks.look()
         written = await world.settled()
-        assert (checks.stats().equal_count, checks.stats().differing_count) == (1, 0)
+        assert (checks.equal_count, checks.differing_count) == (1, 0)
         for _ in range(3):
             checks.look()
             assert await world.settled() == written
         await node.broker.put_member(50, "n50:1", "")
         checks.look()
         await world.settled()
-        assert checks.stats().equal_count == 2
+        assert checks.equal_count == 2
 
 
 @pytest.mark.parametrize("form", [FORM, FORM + 1])
@@ -94,9 +94,8 @@ async def test_only_a_digest_of_this_form_tells_of_the_state(tmp_path: Path, for
         offset = checks._offset
         checks.on_digest(to_pb(Digest(checks._point, form, (("topics", bytes(16)),))))
         assert checks._offset == offset + 1, "a command of checks is no reason for a point"
-        stats = checks.stats()
-        assert (stats.differing_count, stats.passed_over_count) == (form == FORM, form != FORM)
-        assert stats.is_fenced == (form == FORM)
+        assert (checks.differing_count, checks.passed_over_count) == (form == FORM, form != FORM)
+        assert bool(checks.fence.reason) == (form == FORM)
 
 
 async def test_states_that_differ_without_a_majority_are_told_once_for_a_point(
@@ -110,7 +109,7 @@ async def test_states_that_differ_without_a_majority_are_told_once_for_a_point(
         checks.on_frame(2, FrameKind.STATE_DIGEST, other.SerializeToString(), memoryview(b""))
         for _ in range(3):
             checks.look()
-        assert (checks.stats().undecided_count, checks.stats().is_fenced) == (1, False)
+        assert (checks.undecided_count, checks.fence.reason) == (1, "")
 
 
 @pytest.mark.parametrize(
@@ -125,4 +124,4 @@ async def test_a_point_that_cannot_be_written_now_is_written_later(
         assert (checks._is_writing, checks._point) == (False, -1)
         checks.look()
         await world.settled()
-        assert checks.stats().equal_count == 1
+        assert checks.equal_count == 1

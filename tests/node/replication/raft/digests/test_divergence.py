@@ -20,6 +20,7 @@ from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
 from quorumlog.pb.state_pb2 import Command, StateDigest, TableDigest
 from raft.errors import PeerProtocolError
 from raft.messages import NO_INDEX, NO_NODE, InstallSnapshot
+from raft.rules import snapshot
 from raft.transitions import Role
 from tests.node.whole_nodes import WholeNode, WholeNodes
 from tests.patience import eventually
@@ -66,15 +67,15 @@ async def change(world: WholeNodes, number: int) -> None:
 async def compared(world: WholeNodes, *nodes: WholeNode) -> None:
     """Wait until these nodes, by default all, have compared a state of after this call."""
     seen = nodes or world.up
-    before = {node.node_id: node.checks.stats() for node in seen}
+
+    def counts() -> list[int]:
+        return [node.checks.equal_count + node.checks.differing_count for node in seen]
+
+    before = counts()
 
     def has_all() -> bool:
         world.check_alive()
-        stats = [(node.checks.stats(), before[node.node_id]) for node in seen]
-        return all(
-            now.equal_count + now.differing_count > then.equal_count + then.differing_count
-            for now, then in stats
-        )
+        return all(now > then for now, then in zip(counts(), before, strict=True))
 
     await change(world, 50)
     await eventually(has_all, "a digest of a majority")
@@ -292,13 +293,13 @@ async def test_points_that_come_while_a_digest_is_made_are_passed_over_but_the_n
         await eventually(lambda: not node.checks._is_digesting)
 
         def has_passed_over(count: int) -> Callable[[], bool]:
-            return lambda: node.checks.stats().passed_over_count >= count
+            return lambda: node.checks.passed_over_count >= count
 
         made: list[Any] = []
         spawn, node.checks._spawn = node.checks._spawn, made.append
         node.checks.on_point(node.checks._point)
         assert len(made) == 1
-        before = node.checks.stats().passed_over_count
+        before = node.checks.passed_over_count
         for number in (10, 11, 12):
             await change(world, number)
             await eventually(has_passed_over(before + number - 9), "another point")
@@ -342,7 +343,7 @@ async def test_leader_behind_its_fence_sends_no_snapshot(
         node = next(one for one in world.up if one is not leader)
         begun: list[InstallSnapshot] = []
         monkeypatch.setattr(snapshots._sender, "begin", lambda what, _state: begun.append(what))
-        meta = driver.replica.core.snapshot_meta_at(driver.applied_index)
+        meta = snapshot.meta_at(driver.replica.core.state, driver.applied_index)
         message = InstallSnapshot("g", leader.node_id, node.node_id, driver.term, meta, 1)
         await snapshots._send(message)
         assert begun == [message]
@@ -368,16 +369,15 @@ async def test_state_and_entry_without_a_digest_end_no_replica(tmp_path: Path) -
         leader = await quiet(world)
         for node in world.up:
             node.machine.state.members[88] = Member(float("nan"), "")  # type: ignore[arg-type]
-        passed_over = [node.checks.stats().passed_over_count for node in world.up]
+        passed_over = [node.checks.passed_over_count for node in world.up]
         wrong = StateDigest(position=leader.checks._point, form=FORM, tables=[TableDigest()])
         leader.checks._write(Command(state_digest=wrong))
         await change(world, 2)
 
         def are_passed_over() -> bool:
-            stats = [node.checks.stats() for node in world.up]
             return all(
-                now.passed_over_count >= then + 2
-                for now, then in zip(stats, passed_over, strict=True)
+                node.checks.passed_over_count >= then + 2
+                for node, then in zip(world.up, passed_over, strict=True)
             )
 
         await eventually(are_passed_over, "a digest and a state, passed over by all")
