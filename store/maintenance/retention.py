@@ -25,12 +25,11 @@ disk counts as full while one more file still fits.
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from store.config import StoreConfig
 from store.errors import CorruptionError, FileSystemError, StoreFullError
 from store.files.mapped_file import MappedFile
-from store.log.record_log import RecordLog
 from store.stats import StoreCounters
 
 DELETE_COUNT_MAX: Final = 10  # A round; as RocketMQ's deleteFileBatchMax.
@@ -173,6 +172,17 @@ def ages_ms(newest_unix_ms: Sequence[int | None], now_unix_ms: int, retention_ms
     return ages
 
 
+class RetainedLog(Protocol):
+    """A log as retention needs it."""
+
+    @property
+    def flushed_position(self) -> int:
+        """Position before which every byte is durable."""
+
+    def delete_first(self) -> int:
+        """Delete the oldest file; return the bytes freed."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetentionRound:
     """Result of one round. `error` ended it early, or hid how old a file is; the next round tries
@@ -190,7 +200,7 @@ class Retention:
     def __init__(
         self,
         policy: RetentionPolicy,
-        log: RecordLog,
+        log: RetainedLog,
         files: Callable[[], Sequence[MappedFile]],
         newest_unix_ms: Callable[[MappedFile], int | None],
         *,

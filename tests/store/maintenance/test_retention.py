@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import pytest
 from hypothesis import given
@@ -15,7 +14,6 @@ from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import MappedFileQueue
-from store.log.record_log import RecordLog
 from store.maintenance.retention import (
     DELETE_COUNT_MAX,
     DiskState,
@@ -275,7 +273,7 @@ class RetainedQueue:
         self.needed_from = 1 << 60
         self.retention = Retention(
             policy(file_size_bytes=SIZE, **changes),
-            cast(RecordLog, self.queue),
+            self.queue,
             lambda: self.queue.files,
             self.newest_unix_ms,
             path=str(path),
