@@ -37,7 +37,7 @@ class FileSystem:
         flags = os.O_RDONLY if read_only else os.O_RDWR
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        with self._call("open", path):
+        with self._call("fs.open", path):
             return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
 
     def close(self, fd: int) -> None:
@@ -64,12 +64,12 @@ class FileSystem:
 
         For files written with `write_at` only: a hole under a map would SIGBUS on a full disk.
         """
-        with self._call("set size", path, size_bytes):
+        with self._call("fs.set_size", path, size_bytes):
             os.ftruncate(fd, size_bytes)
 
     def map(self, fd: int, path: str, size_bytes: int) -> mmap.mmap:
         """Map an allocated file shared and writable. The size must be the file's size."""
-        with self._call("map", path, size_bytes):
+        with self._call("fs.map", path, size_bytes):
             return mmap.mmap(fd, size_bytes)
 
     def read_at(self, fd: int, path: str, position: int, size_bytes: int) -> bytes:
@@ -177,12 +177,12 @@ class FileSystem:
 
     def rename(self, source: str, target: str) -> None:
         """Give a file its final name atomically, replacing a file of that name."""
-        with self._call("rename", target):
+        with self._call("fs.rename", target):
             os.replace(source, target)
 
     def unlink(self, path: str) -> None:
         """Remove a file's name; maps and descriptors that are open keep working."""
-        with self._call("unlink", path):
+        with self._call("fs.unlink", path):
             os.unlink(path)
 
     def make_directory(self, path: str, *, is_durable: bool = True) -> None:
@@ -192,7 +192,7 @@ class FileSystem:
             missing.append(path)
             path = os.path.dirname(os.path.abspath(path))
         for directory in reversed(missing):
-            with self._call("make directory", directory):
+            with self._call("fs.make_directory", directory):
                 try:
                     os.mkdir(directory, DIRECTORY_MODE)
                 except FileExistsError:
@@ -202,12 +202,12 @@ class FileSystem:
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory. The directory above must be synced to make this durable."""
-        with self._call("remove directory", path):
+        with self._call("fs.remove_directory", path):
             os.rmdir(path)
 
     def list_directory(self, path: str) -> list[str]:
         """Return the sorted names in a directory; empty when it does not exist."""
-        with self._call("list directory", path):
+        with self._call("fs.list_directory", path):
             try:
                 return sorted(os.listdir(path))
             except FileNotFoundError:
@@ -266,12 +266,13 @@ class FileSystem:
             raise StoreFullError(directory, needed_bytes, free_bytes)
 
     @contextmanager
-    def _call(self, operation: str, path: str, needed_bytes: int = 0) -> Iterator[None]:
+    def _call(self, point: str, path: str, needed_bytes: int = 0) -> Iterator[None]:
         """Pass the failpoint of a call, and translate its error; for calls that are rare."""
         try:
-            hit(f"fs.{operation.replace(' ', '_')}")
+            hit(point)
             yield
         except OSError as error:
+            operation = point.removeprefix("fs.").replace("_", " ")
             raise self._translate(operation, path, needed_bytes, error) from error
 
     def _translate(

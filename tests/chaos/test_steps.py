@@ -24,7 +24,7 @@ def known() -> set[str]:
     """The failpoints of the product, by its source."""
     files = [path for folder in ("store", "node") for path in (ROOT / folder).rglob("*.py")]
     texts = "".join(path.read_text("utf-8") for path in files)
-    return set(re.findall(r'\bhit\("([a-z_.]+)"\)', texts))
+    return set(re.findall(r'\b(?:hit|_call)\("([a-z_.]+)"', texts))
 
 
 def test_every_step_of_the_row_has_a_point() -> None:

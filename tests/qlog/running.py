@@ -3,6 +3,7 @@
 Every JSON result that a test asks for is compared with the keys that the command's help promises.
 """
 
+import inspect
 import json
 import os
 import subprocess
@@ -80,4 +81,4 @@ def promised_keys(*arguments: str) -> dict[str, list[str]]:
         subcommand = command.get_command(click.Context(command), next(words))
         assert subcommand is not None, arguments
         command = subcommand
-    return keys_of(f"{command.help}\n")
+    return keys_of(inspect.cleandoc(command.help or "") + "\n")
