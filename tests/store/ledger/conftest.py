@@ -1,5 +1,6 @@
 """The empty ledger with which most tests of ledgers begin."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,5 +10,7 @@ from tests.store.ledgers import new_ledger
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return new_ledger(tmp_path)
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = new_ledger(tmp_path)
+    yield ledger
+    ledger.close()
