@@ -200,7 +200,8 @@ class QueueCheck:
         """Check units that come before those of the log; return where they end, at most `hi`."""
         before, may_be_filler, reported_count, lo = 0, True, 0, segments.position
         while lo < hi and reported_count < FINDINGS_MAX:
-            data = segments.read(lo, min(hi - lo, _SCAN_SIZE_BYTES))
+            rest_of_file = segments.file_size_bytes - lo % segments.file_size_bytes
+            data = segments.read(lo, min(hi - lo, rest_of_file, _SCAN_SIZE_BYTES))
             for position, size_bytes, tags_code in _UNIT.iter_unpack(data):
                 is_filler = (position, size_bytes, tags_code) == (0, _FILLER_SIZE, 0)
                 may_be_filler &= is_filler
