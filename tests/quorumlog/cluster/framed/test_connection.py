@@ -156,21 +156,17 @@ async def test_a_call_without_an_answer_ends_at_its_deadline_and_the_connection_
 
 BAD: dict[str, Callable[[int], bytes]] = {
     "garbage": lambda opaque: b"HTTP/1.1 400 Bad Request\r\n\r\n",
-    "a giant length": lambda opaque: struct.pack(">IIBBHII", 1 << 31, 0x5100000C, 2, 1, 0, 1, 0),
     "an unknown opaque": lambda opaque: frame(2, RESPONSE, opaque + 9, ANSWER),
     "an answer twice": lambda opaque: 2 * frame(2, RESPONSE, opaque, ANSWER),
     "more than one answer": lambda opaque: frame(2, RESPONSE | 4, opaque, ANSWER),
     "a message that is none": lambda opaque: frame(2, RESPONSE, opaque, b"\xff\xff\xff"),
     "an error that is none": lambda opaque: frame(2, RESPONSE | ERROR, opaque, b"\xff\xff\xff"),
-    "a request": lambda opaque: frame(2, 0, opaque, REQUEST),
     "an answer of another method": lambda opaque: frame(9, RESPONSE, opaque, ANSWER),
     "an error of another method": lambda opaque: frame(1, RESPONSE | ERROR, opaque, BUSY),
     "records with an error": lambda opaque: frame(2, RESPONSE | ERROR, opaque, BUSY, b"records"),
     "records in the message": lambda opaque: frame(
         2, RESPONSE, opaque, log_pb2.PullResponse(records=b"records").SerializeToString()
     ),
-    "a cancel": lambda opaque: frame(2, RESPONSE | CANCEL, opaque, ANSWER),
-    "a frame of RocketMQ": lambda opaque: struct.pack(">II", 6, 2) + b"{}" + bytes(20),
 }
 
 
