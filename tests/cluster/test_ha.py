@@ -1,6 +1,7 @@
 """A master-slave group of real processes: what an async master loses, and the commands for it."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,8 @@ async def test_an_async_master_loses_a_suffix_that_is_counted(tmp_path: Path) ->
         assert before[lo:hi] in await asyncio.to_thread(Path(loss.file).read_bytes)
         assert not before[hi:].strip(b"\0"), "all behind the parting is gone, a suffix"
         qlog = Qlog(cluster)
-        shown = await asyncio.to_thread(qlog.json, "store", "inspect", loss.file)
+        inspected = await asyncio.to_thread(qlog, "store", "inspect", loss.file, "-o", "json")
+        shown = json.loads(inspected.stdout)
         assert (shown["first_position"], shown["end_position"]) == (lo, hi)
         counts = [row["record_count"] for row in shown["queues"] if row["topic"] == "orders"]
         assert sum(counts) == len(lost), "commands do not count"

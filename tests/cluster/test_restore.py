@@ -1,6 +1,7 @@
 """M7: what one node has begins a new cluster: a backup made under load."""
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 
@@ -55,8 +56,9 @@ async def test_a_backup_under_load_becomes_a_cluster(tmp_path: Path) -> None:
         after = await load.stop()
         old = await prove(cluster, client, after)
         fresh = LocalCluster.create(tmp_path / "new", settings={**SETTINGS, "join": True})
-        words = ("store", "restore", copy, "--config", fresh.node_directory(1) / "node.toml")
-        report = await asyncio.to_thread(Qlog(fresh).json, *words)
+        config = fresh.node_directory(1) / "node.toml"
+        words = ("store", "restore", copy, "--config", config, "-o", "json")
+        report = json.loads((await asyncio.to_thread(Qlog(fresh), *words)).stdout)
         assert report["last_index"] >= committed
         assert report["former_cluster_id"] == cluster.cluster_id != report["cluster_id"]
         assert (report["former_standing"], report["topic_count"]) == ("full", 1)

@@ -23,27 +23,23 @@ def test_all_examples_are_run_but_those_that_are_marked() -> None:
 
 
 @pytest.mark.parametrize("i", range(11))
-def test_an_example_runs(i: int, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_example_runs(i: int, capsys: pytest.CaptureFixture[str]) -> None:
     mark, code = EXAMPLES[i]
     source = "import quorumlog\nasync def example():\n" + textwrap.indent(code, "    ")
-
-    async def scenario() -> None:
-        async with fake_cluster() as cluster:
-            async with quorumlog.connect(cluster.bootstrap) as client:
-                producer = client.producer()
-                for body in (b"one", b"two", b"done"):
-                    await producer.send("orders", body)
-            here = re.sub(r"127\.0\.0\.1:808\d(,[^\"]*)?", cluster.bootstrap, source)
-            names: dict[str, Any] = {}
-            exec(compile(here, f"{DOCUMENT.name} example {i}", "exec"), names)
-            if mark:
-                return
-            if "with quorumlog.sync" in code:  # It blocks, so it may not run in this loop.
-                await asyncio.to_thread(lambda: asyncio.run(names["example"]()))
-            else:
-                async with asyncio.timeout(PATIENCE_S):
-                    await names["example"]()
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster:
+        async with quorumlog.connect(cluster.bootstrap) as client:
+            producer = client.producer()
+            for body in (b"one", b"two", b"done"):
+                await producer.send("orders", body)
+        here = re.sub(r"127\.0\.0\.1:808\d(,[^\"]*)?", cluster.bootstrap, source)
+        names: dict[str, Any] = {}
+        exec(compile(here, f"{DOCUMENT.name} example {i}", "exec"), names)
+        if mark:
+            return
+        if "with quorumlog.sync" in code:  # It blocks, so it may not run in this loop.
+            await asyncio.to_thread(lambda: asyncio.run(names["example"]()))
+        else:
+            async with asyncio.timeout(PATIENCE_S):
+                await names["example"]()
     assert threading.active_count() < 20
     assert mark or "assert" in code or capsys.readouterr().out

@@ -1,6 +1,5 @@
 """The asynchronous and the blocking client against real nodes."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,23 +8,6 @@ import pytest
 
 import quorumlog
 from quorumlog import errors
-from quorumlog.testing import Cluster
-from tests.patience import PATIENCE_S
-
-
-def run(directory: Path, scenario: Any, **options: Any) -> None:
-    """Run a scenario in a cluster of its own, with a client."""
-
-    async def within() -> None:
-        async with (
-            asyncio.timeout(PATIENCE_S),
-            quorumlog.testing.cluster(directory=directory, **options) as cluster,
-            cluster.client() as client,
-        ):
-            await client.admin.create_topic("orders", queue_count=4)
-            await scenario(cluster, client)
-
-    asyncio.run(within())
 
 
 @pytest.fixture
@@ -40,8 +22,12 @@ async def read_bodies(client: quorumlog.Client, **options: Any) -> list[bytes]:
     return [m.body async for m in client.consume("orders", until="end", **options)]
 
 
-def test_everything_works_on_real_nodes(directory: Path) -> None:
-    async def scenario(cluster: Cluster, client: quorumlog.Client) -> None:
+async def test_everything_works_on_real_nodes(directory: Path) -> None:
+    async with (
+        quorumlog.testing.cluster(directory=directory) as cluster,
+        cluster.client() as client,
+    ):
+        await client.admin.create_topic("orders", queue_count=4)
         producer = client.producer()
         receipt = await producer.send("orders", b"hello", key="k1", tag="t", properties={"a": "b"})
         assert receipt.durability is quorumlog.Durability.QUORUM_DISK
@@ -74,5 +60,3 @@ def test_everything_works_on_real_nodes(directory: Path) -> None:
         assert (await producer.send("orders", b"on")).attempts == 1
         with pytest.raises(errors.WrongClusterError):
             await quorumlog.connect(cluster.bootstrap, cluster_id="other").start()
-
-    run(directory, scenario)

@@ -1,7 +1,5 @@
 """Listening ports beyond loopback: what has to be proven there, and what is only named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

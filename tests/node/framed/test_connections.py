@@ -1,7 +1,5 @@
 """Bounds over all connections of a port, against real sockets: bytes, time, number, fairness."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Frames: cut out of any stream in the same way, refused by their first eight bytes."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

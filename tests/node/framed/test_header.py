@@ -1,7 +1,5 @@
 """Our header: the vectors of docs/framed.md."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hostile senders at the framed port: bounded memory, a clear end, and others are served."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from random import Random

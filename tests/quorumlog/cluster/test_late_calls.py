@@ -1,6 +1,5 @@
 """A call that ran out of time says whether it may have had an effect."""
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -49,7 +48,7 @@ class _FailingCalls(calls.Calls):
         raise first if first is not None else self._then
 
 
-def outcome_of(
+async def outcome_of(
     first: Outcome,
     *,
     is_repeatable: bool,
@@ -57,18 +56,13 @@ def outcome_of(
     then: QuorumlogError | None = None,
 ) -> QuorumlogError:
     """Call until the time is over, or until the refusal, and return the error."""
-
-    async def work() -> None:
-        failing = _FailingCalls(
-            UnavailableError("the connection broke", outcome=first),
-            then or NotLeaderError("ask another one"),
-        )
-        await failing.leader(
-            "Ack", None, Deadline(50), is_repeatable=is_repeatable, is_read=is_read
-        )
-
+    failing = _FailingCalls(
+        UnavailableError("the connection broke", outcome=first),
+        then or NotLeaderError("ask another one"),
+    )
+    how = {"is_repeatable": is_repeatable, "is_read": is_read}
     with pytest.raises(QuorumlogError) as late:
-        asyncio.run(work())
+        await failing.leader("Ack", None, Deadline(50), **how)
     return late.value
 
 
@@ -82,20 +76,20 @@ def outcome_of(
     ],
     ids=["a call that may be done", "one that never arrived", "a read", "an unrepeatable one"],
 )
-def test_a_late_call_says_whether_it_may_have_been_applied(
+async def test_a_late_call_says_whether_it_may_have_been_applied(
     first: Outcome,
     is_repeatable: bool,
     is_read: bool,
     family: type[QuorumlogError],
     outcome: Outcome,
 ) -> None:
-    late = outcome_of(first, is_repeatable=is_repeatable, is_read=is_read)
+    late = await outcome_of(first, is_repeatable=is_repeatable, is_read=is_read)
     assert type(late) is family
     assert late.outcome is outcome
     assert late.retryable is (family is DeadlineError)
 
 
-def test_a_refusal_of_a_repeated_call_says_nothing_about_the_first_one() -> None:
+async def test_a_refusal_of_a_repeated_call_says_nothing_about_the_first_one() -> None:
     """The first one may have made what the second one has found."""
     refusal = ConflictError("it is there")
     for first, is_read, expected in (
@@ -103,7 +97,7 @@ def test_a_refusal_of_a_repeated_call_says_nothing_about_the_first_one() -> None
         (Outcome.UNKNOWN, True, Outcome.NOT_APPLIED),
         (Outcome.NOT_APPLIED, False, Outcome.NOT_APPLIED),
     ):
-        error = outcome_of(first, is_repeatable=True, is_read=is_read, then=refusal)
+        error = await outcome_of(first, is_repeatable=True, is_read=is_read, then=refusal)
         assert isinstance(error, ConflictError)
         assert (error.outcome, error.attempts) == (expected, 2)
     assert refusal.outcome is Outcome.NOT_APPLIED, "others may be told the same"
