@@ -13,6 +13,7 @@ from quorumlog.errors import Outcome
 from quorumlog.pb import consumer_pb2, pop_pb2
 from store.record.message import encode_message
 from tests.patience import PATIENCE_S, eventually
+from tests.quorumlog.fake_cluster import connect, fake_cluster
 
 
 class FakeBroker:
@@ -235,3 +236,23 @@ async def test_a_consumer_at_work_stays_a_member(monkeypatch: pytest.MonkeyPatch
     await consumer.close()
     assert set(broker.beats) == {("me@1", True)}
     assert broker.left == ["me@1"]
+
+
+async def test_the_options_of_a_pop_consumer_are_checked() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        bad: list[dict[str, Any]] = [
+            {"topics": []},
+            {"topics": ["a", "a"]},
+            {"invisible": 0},
+            {"invisible": 50_000},
+            {"start": "middle"},
+            {"timeout_ms": -1},
+        ]
+        for wrong in bad:
+            options = {"topics": "orders", **wrong}
+            with pytest.raises(errors.InvalidRequestError):
+                client.pop_consumer("g", **options)
+        consumer = client.pop_consumer("g", "orders")
+        for count, wait in ((0, 1), (33, 1), (1, -1), (1, 3_601)):
+            with pytest.raises(errors.InvalidRequestError):
+                await consumer.receive(count, wait=wait)

@@ -428,3 +428,27 @@ async def test_the_wait_for_room_is_part_of_the_time_of_a_send(
         else:
             await producer.send("orders", bytes(900))
         assert len(made) == 1
+
+
+async def test_a_message_group_chooses_the_queue_and_travels_along() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        count = (await client.route("orders")).topics["orders"].queue_count
+        producer = client.producer()
+        for name in ("a", "b", "customer 7", "\u00e9"):
+            first = await producer.send("orders", b"1", message_group=name)
+            two = await producer.send(
+                "orders", b"2", message_group=name, key="k", properties={"x": "y"}
+            )
+            three = await (await producer.enqueue("orders", b"3", message_group=name)).receipt()
+            four = await producer.send_nowait("orders", b"4", message_group=name).receipt()
+            many = await producer.send_batch(
+                "orders", [OutgoingMessage(b"5", properties={"__SHARDINGKEY": name}, key="other")]
+            )
+            receipts = [first, two, three, four, *many]
+            assert {r.queue_id for r in receipts} == {key_queue(name, count)}
+            message = await client.get_message(two.message_id)
+            assert message.properties == {"KEYS": "k", "x": "y", "__SHARDINGKEY": name}
+        named = await producer.send("orders", b"6", message_group="a", queue_id=3)
+        assert named.queue_id == 3
+        with pytest.raises(errors.InvalidRequestError):
+            await producer.send("orders", b"7", message_group="")
