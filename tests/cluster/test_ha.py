@@ -13,7 +13,7 @@ from quorumlog.admin.ha_types import HaStatus
 from quorumlog.errors import ServerError
 from tests.cluster.conftest import running
 from tests.cluster.workload import Workload, read_all
-from tests.patience import PATIENCE_S, eventually, wait_for
+from tests.patience import eventually, wait_for
 from tests.qlog.running import Qlog
 
 ALONE: dict[str, object] = {"nameserver_listen": "off"}
@@ -51,9 +51,8 @@ async def shows(client: quorumlog.Client, node_id: int, end: int) -> None:
 async def equal_logs(cluster: LocalCluster, client: quorumlog.Client) -> None:
     """Wait until all replicas hold and show what the master has, and compare the bytes."""
     end = (await master_of(client)).end_position
-    async with asyncio.timeout(PATIENCE_S):
-        for node_id in cluster.node_ids:
-            await shows(client, node_id, end)
+    for node_id in cluster.node_ids:
+        await shows(client, node_id, end)
     logs = [await asyncio.to_thread(log_of, cluster, node_id) for node_id in cluster.node_ids]
     assert len({log[:end] for log in logs}) == 1
 

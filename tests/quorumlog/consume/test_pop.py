@@ -12,7 +12,7 @@ from quorumlog.consume.pop import PopConsumer, PopMessage, PopOptions
 from quorumlog.errors import Outcome
 from quorumlog.pb import consumer_pb2, pop_pb2
 from store.record.message import encode_message
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import end, eventually
 from tests.quorumlog.fake_cluster import connect, fake_cluster
 
 
@@ -104,11 +104,6 @@ async def asked(broker: FakeBroker, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def cancel(task: "asyncio.Task[Any]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
 async def test_two_receives_at_once_get_different_messages() -> None:
     """They had one name for their calls, so the second one was given what the first one was."""
 
@@ -118,7 +113,7 @@ async def test_two_receives_at_once_get_different_messages() -> None:
     receiving = [asyncio.create_task(consumer.receive(1)) for _ in range(2)]
     await asked(broker, 2)
     broker.gate.set()
-    batches = await asyncio.wait_for(asyncio.gather(*receiving), PATIENCE_S)
+    batches = await asyncio.gather(*receiving)
     assert sorted(bodies(*messages) for messages in batches) == ["a", "b"]
 
 
@@ -147,7 +142,7 @@ async def test_messages_of_a_cancelled_receive_come_with_the_next() -> None:
     broker.gate.clear()
     receiving = asyncio.create_task(consumer.receive(3))
     await asked(broker, 1)
-    await cancel(receiving)
+    await end(receiving)
     broker.gate.set()
     assert bodies(*await consumer.receive(3)) == "abc"
     assert bodies(*await consumer.receive(3)) == "de"
@@ -163,7 +158,7 @@ async def test_no_more_is_handed_out_than_was_asked_for() -> None:
     receiving = asyncio.create_task(consumer.receive(5))
     await asked(broker, 1)
     assert list(broker.given.values()) == [[*"abcde"]]
-    await cancel(receiving)
+    await end(receiving)
     broker.gate.set()
     assert [bodies(*await consumer.receive(1)) for _ in range(5)] == [*"abcde"]
 

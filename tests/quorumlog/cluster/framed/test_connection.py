@@ -16,7 +16,7 @@ from quorumlog.cluster.framed.connection import BAD_FRAME, CALLS_MAX, NodeConnec
 from quorumlog.cluster.framed.frames import FRAME_SIZE_BYTES_MAX, FRAMED_METHODS
 from quorumlog.errors import Outcome
 from quorumlog.pb import common_pb2, log_pb2
-from tests.patience import eventually
+from tests.patience import end, eventually
 from tests.quorumlog.fake_frames import CANCEL, ERROR, RESPONSE, frame
 
 PULL = FRAMED_METHODS["Pull"]
@@ -61,9 +61,7 @@ async def connected(serve: Serve) -> AsyncIterator[NodeConnection]:
     finally:
         connection.close()
         server.close()
-        for task in served:
-            task.cancel()
-        await asyncio.gather(*served, return_exceptions=True)
+        await end(*served)
 
 
 async def idle(reader: Any, writer: Any) -> None:
@@ -252,9 +250,7 @@ async def test_a_node_that_reads_nothing_makes_calls_wait_and_their_wait_has_no_
         with pytest.raises(errors.DeadlineError, match="took nothing within") as caught:
             await call(connection, timeout_s=0.02)
         assert caught.value.outcome is Outcome.NOT_APPLIED
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)
 
 
 async def test_senders_that_wait_for_room_have_their_turns_in_order() -> None:
