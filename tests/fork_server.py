@@ -16,8 +16,7 @@ import runpy
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 REQUEST_SIZE_BYTES_MAX: Final = 1 << 17
 """Arguments and environment of one process."""
@@ -29,17 +28,13 @@ MODULES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """What a process is started with, as with `python -P -m module arguments`."""
 
     module: str
     arguments: Sequence[str]
     environment: dict[str, str]
     directory: str
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ class ForkServer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.early: Final = _early(os.environ)
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process: Final = subprocess.Popen(
                 [sys.executable, "-P", "-m", "tests.fork_server", str(theirs.fileno())],
@@ -49,22 +49,17 @@ class ForkServer:
                 start_new_session=True,
             )
 
-    @property
-    def fd(self) -> int:
-        """The descriptor of the socket to it."""
-        return self._requests.fileno()
-
     def ask(self, request: dict[str, Any], fds: Sequence[int] = ()) -> Any:
         """Send a request and return the answer."""
         with self._lock:
-            socket.send_fds(self._requests, [json.dumps(request).encode()], fds)
-            answer = self._requests.recv(REQUEST_SIZE_BYTES_MAX)
+            socket.send_fds(self.requests, [json.dumps(request).encode()], fds)
+            answer = self.requests.recv(REQUEST_SIZE_BYTES_MAX)
         assert answer, f"the fork server ended with {self.process.poll()}"
         return json.loads(answer)
 
     def stop(self) -> None:
         """Let it end. Its forks live on."""
-        self._requests.close()
+        self.requests.close()
         try:
             self.process.wait(_END_TIMEOUT_S)
         finally:
@@ -119,7 +114,7 @@ class ForkServers:
         if _early(environment) != server.early:
             return by_name()
         start = Start(module, list(arguments), dict(environment), os.getcwd())
-        pid = server.ask(start.to_json(), [output])
+        pid = server.ask(start._asdict(), [output])
         return pid, Fork(server, pid).poll
 
     def _next(self) -> ForkServer:
@@ -137,7 +132,7 @@ class ForkServers:
     @property
     def fds(self) -> set[int]:
         """The sockets to them."""
-        return {server.fd for server in self._servers}
+        return {server.requests.fileno() for server in self._servers}
 
     def stop(self) -> None:
         """End all servers."""

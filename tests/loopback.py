@@ -1,4 +1,4 @@
-"""The loopback address of this process: a port on it that is closed for a while stays its own.
+"""Addresses of tests: the loopback address of this process, and the two parts of any.
 
 Ports of 127.0.0.1 go to any process that asks for one, so a fake node that stops and starts again
 on its port meets "Address already in use". Tests that close a port and open it again use this
@@ -20,3 +20,9 @@ def _own_address() -> str:
 
 
 HOST = _own_address()
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return what a socket takes for `host:port`."""
+    host, _, port = address.rpartition(":")
+    return host, int(port)

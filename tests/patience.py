@@ -1,4 +1,5 @@
-"""The one limit of all waits for what has to happen, and the two loops that wait so.
+"""The one limit of all waits for what has to happen, the two loops that wait so, and the end of
+tasks.
 
 A machine that stands still fails no test: the limit only ends a test that waits for what never
 comes. A shorter limit stands where a time-out is the subject, on a client that does nothing else.
@@ -9,7 +10,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 PATIENCE_S: Final = 120
 """A start of three nodes takes 20 s on a machine with a load of ten."""
@@ -36,3 +37,10 @@ async def eventually(is_true: Callable[[], object], what: str = "") -> None:
             return
         assert time.monotonic() < deadline_s, f"waited {PATIENCE_S} s for {what or 'a condition'}"
         await asyncio.sleep(_LOOP_PAUSE_S)
+
+
+async def end(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancel tasks and wait until they have ended, however they do."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 import quorumlog
 from deploy.local import LocalCluster
-from quorumlog.cluster.transport import Transport
 from tests.cluster.workload import QUEUE_COUNT, TOPIC
 
 SETTINGS: dict[str, object] = {"file_size_bytes": "1MiB", "batch_size_bytes_max": "256KiB"}
@@ -20,7 +19,6 @@ async def running(
     *,
     first: int | None = None,
     timeout_ms: int = 30_000,
-    transport: Transport = "auto",
     **options: Any,
 ) -> AsyncIterator[tuple[LocalCluster, quorumlog.Client]]:
     """A cluster with a topic, and a client; stopped at the end. With `first` only that many nodes
@@ -32,9 +30,7 @@ async def running(
         cluster.start(*node_ids)
         await asyncio.to_thread(cluster.wait_ready)
         addresses = [cluster.address(node_id) for node_id in node_ids]
-        async with quorumlog.connect(
-            addresses, timeout_ms=timeout_ms, transport=transport
-        ) as client:
+        async with quorumlog.connect(addresses, timeout_ms=timeout_ms) as client:
             await client.admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
             yield cluster, client
     finally:

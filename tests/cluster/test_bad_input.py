@@ -27,17 +27,13 @@ from quorumlog.pb import common_pb2, log_pb2
 from tests import seeds
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, Workload, prove
+from tests.loopback import host_and_port
 from tests.patience import PATIENCE_S
 
 MIB = 1 << 20
 IDLE_CONNECTION_COUNT = 10_000
 GROWTH_SIZE_BYTES_MAX = 400 * MIB
 """Of the resident memory of the node that 10,000 idle connections hang on to."""
-
-
-def port_of(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)
 
 
 def resident_size_bytes(cluster: LocalCluster, node_id: int) -> int:
@@ -122,9 +118,9 @@ async def test_garbage_at_every_port(tmp_path: Path) -> None:
             peers = {member.node_id: member.peer_address for member in members}
             framed = cluster.framed_address(state.node_id)
             for address in (state.address, state.http_address, peers[state.node_id], framed):
-                await asyncio.to_thread(throw, port_of(address))
+                await asyncio.to_thread(throw, host_and_port(address))
         for address in await nameserver_addresses(cluster):
-            await asyncio.to_thread(throw, port_of(address))
+            await asyncio.to_thread(throw, host_and_port(address))
         await load.acked(50)
         for node, size_bytes in before.items():
             assert resident_size_bytes(cluster, node) < size_bytes + 64 * MIB
@@ -165,7 +161,7 @@ async def test_ten_thousand_idle_connections(tmp_path: Path, descriptors: int) -
         links = []
         try:
             for address in (cluster.address(leader), peer):
-                links += await asyncio.to_thread(connect, port_of(address), descriptors // 2)
+                links += await asyncio.to_thread(connect, host_and_port(address), descriptors // 2)
             await still_serves(client)
             after = await asyncio.to_thread(resident_size_bytes, cluster, leader)
             assert after - before < GROWTH_SIZE_BYTES_MAX

@@ -8,7 +8,6 @@ from typing import Any
 
 import grpc
 import pytest
-from click.testing import CliRunner
 
 import quorumlog
 from deploy.local import LocalCluster
@@ -16,7 +15,6 @@ from deploy.local_metrics import metric_of
 from deploy.local_nodes import NAMESERVER_COUNT
 from node.nameserver.directory.fields import RESULT
 from node.nameserver.directory.proofs import Prover
-from qlog import main
 from quorumlog.cluster.nameserver import NameServers
 from quorumlog.pb import nameserver_pb2 as pb
 from tests.cluster.conftest import running
@@ -31,6 +29,7 @@ from tests.cluster.forgery import (
 )
 from tests.cluster.workload import QUEUE_COUNT, TOPIC, Workload
 from tests.patience import wait_for
+from tests.qlog.running import Qlog
 from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster
 
 pytestmark = pytest.mark.long
@@ -230,9 +229,8 @@ async def test_a_group_that_can_elect_nobody_is_named(tmp_path: Path) -> None:
         await asyncio.to_thread(wait_for, "the metric", is_said)
         said = "group g0 has had no master for"
         servers = ",".join(cluster.address(node) for node in alive)
-        arguments = ["nameserver", "status", "--server", servers, "-o", "json"]
-        shown = await asyncio.to_thread(CliRunner().invoke, main, arguments)
-        assert shown.exit_code == 1
+        words = ("nameserver", "status", "--server", servers, "-o", "json")
+        shown = await asyncio.to_thread(Qlog(cluster), *words, code=1)
         assert said in json.loads(shown.stdout)["problems"]["g0"]
         nodes = (await client.admin.cluster_status()).nodes
         details = [getattr(node, "detail", "") for node in nodes]

@@ -13,7 +13,7 @@ from quorumlog import Queue, errors
 from quorumlog.records.receipt import Receipt
 from tests.cluster.conftest import running
 from tests.cluster.workload import QUEUE_COUNT, TOPIC
-from tests.patience import PATIENCE_S, wait_for
+from tests.patience import end, wait_for
 
 pytestmark = pytest.mark.long
 TWO_GROUPS: dict[str, Any] = {"groups": 2, "timeout_ms": 60_000}
@@ -45,8 +45,7 @@ class Sending:
 
     async def finish(self) -> tuple[dict[int, Receipt], list[errors.QuorumlogError]]:
         """Return receipts by number, and the failures."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
         receipts: dict[int, Receipt] = {}
         failures = []
         for number, delivery in enumerate(self._deliveries):
@@ -135,8 +134,7 @@ async def test_a_group_wholly_down_does_not_stop_the_other(tmp_path: Path) -> No
         await asyncio.to_thread(
             wait_for, "all messages", lambda: set(seen) >= {*receipts, 99_999_999}
         )
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+        await end(reading)
         await member.close()
 
 
@@ -164,11 +162,10 @@ async def test_a_new_group_is_found_and_its_queues_are_shared(tmp_path: Path) ->
         await members[0].close()
         await asyncio.to_thread(wait_for, "all queues", lambda: set(members[1].assignment()) == ALL)
         got = set()
-        async with asyncio.timeout(PATIENCE_S):
-            async for message in members[1]:
-                got.add(int(message.body))
-                if len(got) == len(sent):
-                    break
+        async for message in members[1]:
+            got.add(int(message.body))
+            if len(got) == len(sent):
+                break
         await members[1].close()
 
 

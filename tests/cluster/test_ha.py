@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +9,12 @@ import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
-from quorumlog.admin.ha_types import HaLoss, HaStatus
+from quorumlog.admin.ha_types import HaStatus
 from quorumlog.errors import ServerError
 from tests.cluster.conftest import running
 from tests.cluster.workload import Workload, read_all
-from tests.patience import PATIENCE_S, eventually, wait_for
+from tests.patience import eventually, wait_for
+from tests.qlog.running import Qlog
 
 ALONE: dict[str, object] = {"nameserver_listen": "off"}
 """Nobody proposes but the test."""
@@ -52,9 +51,8 @@ async def shows(client: quorumlog.Client, node_id: int, end: int) -> None:
 async def equal_logs(cluster: LocalCluster, client: quorumlog.Client) -> None:
     """Wait until all replicas hold and show what the master has, and compare the bytes."""
     end = (await master_of(client)).end_position
-    async with asyncio.timeout(PATIENCE_S):
-        for node_id in cluster.node_ids:
-            await shows(client, node_id, end)
+    for node_id in cluster.node_ids:
+        await shows(client, node_id, end)
     logs = [await asyncio.to_thread(log_of, cluster, node_id) for node_id in cluster.node_ids]
     assert len({log[:end] for log in logs}) == 1
 
@@ -74,7 +72,9 @@ async def test_an_async_master_loses_a_suffix_that_is_counted(tmp_path: Path) ->
         await asyncio.to_thread(cluster.kill, 1)
         before = await asyncio.to_thread(log_of, cluster, 1)
         cluster.start(2, 3)
-        await asyncio.to_thread(wait_for, "two slaves", lambda: all_serve(cluster, 2, 3))
+        await asyncio.to_thread(
+            wait_for, "two slaves", lambda: all(s.role for s in cluster.status()[1:])
+        )
         promotion = await client.admin.ha_promote(2)
         async with client.producer() as producer:
             receipt = await producer.send("orders", b"99999999", queue_id=0)
@@ -93,37 +93,18 @@ async def test_an_async_master_loses_a_suffix_that_is_counted(tmp_path: Path) ->
         assert (await asyncio.to_thread(log_of, cluster, 2))[:lo] == before[:lo]
         assert before[lo:hi] in await asyncio.to_thread(Path(loss.file).read_bytes)
         assert not before[hi:].strip(b"\0"), "all behind the parting is gone, a suffix"
-        assert await asyncio.to_thread(inspected, loss) == len(lost)
-        code, shown = await asyncio.to_thread(qlog, "ha", "status", cluster=cluster)
-        assert (code, shown["problems"], shown["master_id"]) == (0, [], 2)
+        qlog = Qlog(cluster)
+        inspected = await asyncio.to_thread(qlog, "store", "inspect", loss.file, "-o", "json")
+        shown = json.loads(inspected.stdout)
+        assert (shown["first_position"], shown["end_position"]) == (lo, hi)
+        counts = [row["record_count"] for row in shown["queues"] if row["topic"] == "orders"]
+        assert sum(counts) == len(lost), "commands do not count"
+        shown = await asyncio.to_thread(qlog.json, "ha", "status")
+        assert (shown["problems"], shown["master_id"]) == ([], 2)
         assert [row["is_in_sync"] for row in shown["nodes"]] == [True] * 3
         assert [row["record_count"] for row in shown["losses"]] == [len(lost)]
-        code, shown = await asyncio.to_thread(qlog, "ha", "promote", "1", cluster=cluster)
-        assert (code, shown["master_id"]) == (0, 1)
+        assert (await asyncio.to_thread(qlog.json, "ha", "promote", 1))["master_id"] == 1
         with pytest.raises(ServerError) as refused:
             await client.admin.transfer_leadership(2)
         assert refused.value.code == "node.wrong_mode"
         assert not (await client.admin.ha_status(2)).losses
-
-
-def all_serve(cluster: LocalCluster, *node_ids: int) -> bool:
-    """Whether these answer, without a master."""
-    states = {state.node_id: state for state in cluster.status()}
-    return all(states[node_id].role for node_id in node_ids)
-
-
-def inspected(loss: HaLoss) -> int:
-    """How many messages `qlog store inspect` finds in the file; commands do not count."""
-    code, shown = qlog("store", "inspect", loss.file)
-    assert code == 0
-    assert (shown["first_position"], shown["end_position"]) == (loss.lo_position, loss.hi_position)
-    return sum(row["record_count"] for row in shown["queues"] if row["topic"] == "orders")
-
-
-def qlog(*words: str, cluster: LocalCluster | None = None) -> tuple[int, Any]:
-    """Run a command; return its exit code and what it printed."""
-    server = () if cluster is None else ("--server", cluster.bootstrap)
-    command = [str(Path(sys.executable).with_name("qlog")), *words, *server, "-o", "json"]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_S)
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)

@@ -182,11 +182,6 @@ async def known_values(client: quorumlog.Client, cluster: LocalCluster) -> dict[
     }
 
 
-def sample_record() -> bytes:
-    entry = entry_of(TOPIC, b"body", "k", "t", 0, {"DELAY": "1"}, 0)
-    return b"".join(encode_entries([entry], lambda *_: (TOPIC, 0), born_unix_ms=1).pieces)
-
-
 async def test_no_field_values_harm_others(tmp_path: Path) -> None:
     """Nothing of a stranger's requests ends a node, a stream, or a call of somebody else."""
     number = seeds.drawn("tests/cluster/test_hostile_fields.py")
@@ -197,10 +192,12 @@ async def test_no_field_values_harm_others(tmp_path: Path) -> None:
     ):
         await load.acked(50)
         hostile = Hostile(number, await known_values(client, cluster))
+        entry = entry_of(TOPIC, b"body", "k", "t", 0, {"DELAY": "1"}, 0)
+        record = b"".join(encode_entries([entry], lambda *_: (TOPIC, 0), born_unix_ms=1).pieces)
         leader = await asyncio.to_thread(cluster.leader_id)
         pids = {state.node_id: state.pid for state in cluster.status()}
         async with grpc.aio.insecure_channel(cluster.address(leader)) as channel:
-            strangers = [Stranger(channel, hostile, sample_record()) for _ in range(CALLER_COUNT)]
+            strangers = [Stranger(channel, hostile, record) for _ in range(CALLER_COUNT)]
 
             async def be_strange(stranger: Stranger) -> None:
                 for _ in range(REQUEST_COUNT // CALLER_COUNT):

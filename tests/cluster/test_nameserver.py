@@ -19,10 +19,10 @@ from tests.cluster.conftest import running
 from tests.cluster.forgery import refusal, registration
 from tests.cluster.workload import TOPIC, Workload, prove
 from tests.patience import PATIENCE_S, eventually
+from tests.qlog.running import PROGRAM
 
 pytestmark = pytest.mark.long
 CLUSTER_ID = "served"
-PROGRAM = "from qlog import main; main(prog_name='qlog')"
 
 
 async def route_names(names: NameServers, *broker_ids: int) -> None:

@@ -92,26 +92,17 @@ class Scene:
         """What /status of a node says."""
         return next(s for s in self.cluster.status() if s.node_id == node_id)
 
-    async def standing(self, node_id: int) -> str:
-        try:
-            status = await self.client.admin.node_status(node_id)
-        except QuorumlogError:
-            return ""
-        return status.standing
+    async def standing(self, node_id: int, *, is_ha: bool = False) -> str:
+        admin = self.client.admin
+        with suppress(QuorumlogError):
+            return (await (admin.ha_status if is_ha else admin.node_status)(node_id)).standing
+        return ""
 
-    async def becomes(self, node_id: int, *standings: str) -> None:
+    async def becomes(self, node_id: int, *standings: str, is_ha: bool = False) -> None:
         async def is_so() -> bool:
-            return await self.standing(node_id) in standings
+            return await self.standing(node_id, is_ha=is_ha) in standings
 
         await eventually(is_so, f"node {node_id} to be {standings}")
-
-    async def ha_becomes(self, node_id: int, standing: str) -> None:
-        async def is_so() -> bool:
-            with suppress(QuorumlogError):
-                return (await self.client.admin.ha_status(node_id)).standing == standing
-            return False
-
-        await eventually(is_so, f"node {node_id} to be {standing}")
 
     async def promote(self, node_id: int) -> None:
         """Promote a replica by hand, as often as it takes; the fence decides."""
@@ -124,9 +115,9 @@ class Scene:
 
         await eventually(is_done, f"node {node_id} to be promoted")
 
-    async def shows_all(self) -> None:
-        """A linearizable read shows each acked message, once."""
-        numbers = await read_all(self.client, self.history, None)
+    async def shows_all(self, node_id: int | None = None) -> None:
+        """A linearizable read, or one of a node alone, shows each acked message, once."""
+        numbers = await read_all(self.client, self.history, node_id)
         assert sorted(numbers) == sorted(self.history.acked)
 
     async def never_shows_less(self, seconds: float) -> None:
@@ -156,17 +147,23 @@ async def scene(directory: Path, **options: Any) -> AsyncIterator[Scene]:
         yield Scene(cluster, client, copies)
 
 
+async def copied_node(at: Scene) -> tuple[int, int, int]:
+    """Copy the disk of a follower that runs; return the leader, this one and the third node."""
+    await at.send(50)
+    await at.caught_up(1, 2, 3)
+    leader = await asyncio.to_thread(at.cluster.leader_id)
+    victim, other = sorted({1, 2, 3} - {leader})
+    await asyncio.to_thread(at.cluster.pause, victim)
+    at.copy(victim)
+    await asyncio.to_thread(at.cluster.resume, victim)
+    return leader, victim, other
+
+
 async def test_a_copy_of_the_current_life_beside_the_leader(tmp_path: Path) -> None:
     """What a snapshot of a running machine is: it looks like a crash. The leader knows better."""
 
     async with scene(tmp_path) as at:
-        await at.send(50)
-        await at.caught_up(1, 2, 3)
-        leader = await asyncio.to_thread(at.cluster.leader_id)
-        victim, other = sorted({1, 2, 3} - {leader})
-        await asyncio.to_thread(at.cluster.pause, victim)
-        at.copy(victim)
-        await asyncio.to_thread(at.cluster.resume, victim)
+        _, victim, other = await copied_node(at)
         await at.kill(other)
         await at.send(50)
         await at.kill(victim)
@@ -187,13 +184,7 @@ async def test_a_copy_of_the_current_life_is_known_by_contact_with_the_leader(
     """The leader that counted the acks is gone, and the third node was told of them."""
 
     async with scene(tmp_path) as at:
-        await at.send(50)
-        await at.caught_up(1, 2, 3)
-        leader = await asyncio.to_thread(at.cluster.leader_id)
-        victim, other = sorted({1, 2, 3} - {leader})
-        await asyncio.to_thread(at.cluster.pause, victim)
-        at.copy(victim)
-        await asyncio.to_thread(at.cluster.resume, victim)
+        leader, victim, other = await copied_node(at)
         await at.send(50)
         await at.caught_up(1, 2, 3)
         lives = at.cluster.node_directory(other) / "data"
@@ -260,21 +251,21 @@ async def test_a_copy_of_which_nobody_left_knows(tmp_path: Path, in_one_term: bo
         await at.start(2, 3)
         other = Scene(at.cluster, at.client, tmp_path)
         await other.send(5)
-        await at.start(1, ready=False)
-        await until("a node to report it", at.is_told)
-        at.alive()
+        await keeps_all_and_reports_it(at)
         assert not at.is_ready(1)
-        numbers = await read_all(at.client, at.history, 1)
-        assert sorted(numbers) == sorted(at.history.acked), "nothing of it is cut"
         await at.becomes(2, "joining", "diverged")
         await at.never_shows_less(2.0)
         await at.stop(1)
         assert not list(own.glob("dump-*"))
-        await at.start(1, ready=False)
-        await until("a node to report it", at.is_told)
-        at.alive()
-        numbers = await read_all(at.client, at.history, 1)
-        assert sorted(numbers) == sorted(at.history.acked), "nothing of it is cut"
+        await keeps_all_and_reports_it(at)
+
+
+async def keeps_all_and_reports_it(at: Scene) -> None:
+    """Start node 1, of whose log nothing is cut."""
+    await at.start(1, ready=False)
+    await until("a node to report it", at.is_told)
+    at.alive()
+    await at.shows_all(1)
 
 
 async def test_an_old_master_is_no_master(tmp_path: Path) -> None:
@@ -294,10 +285,10 @@ async def test_an_old_master_is_no_master(tmp_path: Path) -> None:
         await at.kill(master)
         at.restore(master)
         await at.start(master, ready=False)
-        await at.ha_becomes(master, "joining")
+        await at.becomes(master, "joining", is_ha=True)
         with pytest.raises(QuorumlogError):
             await at.client.admin.ha_promote(master, timeout_ms=2_000)
         await at.promote(other)
         await at.shows_all()
-        await at.ha_becomes(master, "full")
+        await at.becomes(master, "full", is_ha=True)
         at.alive()

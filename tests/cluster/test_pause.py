@@ -1,4 +1,5 @@
-"""A paused leader: the others go on, and when it wakes up it serves nothing stale."""
+"""A paused leader that wakes up serves nothing stale. What waited there to be appended is the
+subject of the scenario `pause-leader`."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +9,6 @@ import grpc
 import pytest
 
 from quorumlog.cluster.channels import stub
-from quorumlog.cluster.transport import Transport
 from quorumlog.errors import from_rpc
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.records.batch import decode_records
@@ -55,23 +55,3 @@ async def test_a_paused_leader_serves_no_stale_linearizable_read(tmp_path: Path)
             await asyncio.to_thread(cluster.resume, old)
             answers = await asyncio.gather(*waiting)
             assert all(answer == fresh or answer in DENIED for answer in answers), answers
-
-
-@pytest.mark.parametrize("transport", ["framed", "grpc"])
-async def test_appends_at_a_paused_leader_are_not_acked_twice(
-    tmp_path: Path, transport: Transport
-) -> None:
-    """What waited at the sleeping leader is decided once, whoever decides it."""
-
-    nodes = running(tmp_path / "c", transport=transport)
-    async with nodes as (cluster, client), client.producer() as producer:
-        await producer.send(TOPIC, "0", queue_id=0)
-        old = await asyncio.to_thread(cluster.leader_id)
-        await asyncio.to_thread(cluster.pause, old)
-        sent = [await producer.enqueue(TOPIC, str(n), queue_id=0) for n in range(1, 50)]
-        receipts = [await one for one in sent]
-        await asyncio.to_thread(cluster.resume, old)
-        offsets = [receipt.queue_offset for receipt in receipts]
-        assert offsets == list(range(1, 50))
-        bodies = (await client.pull(TOPIC, 0, 0, max_count=1000)).bodies()
-        assert bodies == [str(n).encode() for n in range(50)]

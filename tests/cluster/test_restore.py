@@ -3,10 +3,7 @@
 import asyncio
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import quorumlog
 from deploy.local import LocalCluster
@@ -21,9 +18,9 @@ from tests.cluster.workload import (
     read_all,
     same_logs,
 )
-from tests.patience import PATIENCE_S, wait_for
+from tests.patience import wait_for
+from tests.qlog.running import Qlog
 
-QLOG = [sys.executable, "-c", "from qlog import main; main(prog_name='qlog')"]
 GROUP = "readers"
 
 
@@ -36,15 +33,6 @@ async def back_up(cluster: LocalCluster, client: quorumlog.Client, copy: Path) -
     cluster.start(node_id)
     await asyncio.to_thread(cluster.wait_ready)
     return committed
-
-
-def restore(copy: Path, config: Path) -> dict[str, Any]:
-    """Run the command; return what it prints."""
-    command = [*QLOG, "store", "restore", str(copy), "--config", str(config), "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
 
 
 async def grow(cluster: LocalCluster, client: quorumlog.Client) -> None:
@@ -68,7 +56,9 @@ async def test_a_backup_under_load_becomes_a_cluster(tmp_path: Path) -> None:
         after = await load.stop()
         old = await prove(cluster, client, after)
         fresh = LocalCluster.create(tmp_path / "new", settings={**SETTINGS, "join": True})
-        report = restore(copy, fresh.node_directory(1) / "node.toml")
+        config = fresh.node_directory(1) / "node.toml"
+        words = ("store", "restore", copy, "--config", config, "-o", "json")
+        report = json.loads((await asyncio.to_thread(Qlog(fresh), *words)).stdout)
         assert report["last_index"] >= committed
         assert report["former_cluster_id"] == cluster.cluster_id != report["cluster_id"]
         assert (report["former_standing"], report["topic_count"]) == ("full", 1)

@@ -15,7 +15,7 @@ from node.runtime.accounts import Kind
 from tests import seeds
 from tests.cluster.conftest import running
 from tests.cluster.workload import QUEUE_COUNT, TOPIC, Workload, prove
-from tests.patience import eventually
+from tests.patience import end, eventually
 from tests.strange_requests import TOPICS
 from tests.strangers import DURABLE
 from tests.two_processes import results_of
@@ -106,8 +106,7 @@ async def judged(directory: Path, seed: int) -> None:
         numbers = await prove(cluster, client, history)
         assert numbers == sorted(numbers, key=lambda n: (n % QUEUE_COUNT, n)), "out of order"
         await eventually(lambda: sum(map(len, read.values())) >= len(numbers), "the consumer")
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+        await end(reading)
         assert [number for queue_id in sorted(read) for number in read[queue_id]] == numbers
         async with client.pull_consumer(PAID, until="end") as consumer:
             bodies = [message.body async for message in consumer]

@@ -23,6 +23,7 @@ from deploy.local_nodes import FRAMED_PORT_DISTANCE
 from node.runtime.channel_options import CHANNEL_OPTIONS
 from quorumlog.cluster.channels import _OPTIONS
 from quorumlog.cluster.tls import ClientTls
+from tests.loopback import host_and_port
 from tests.patience import PATIENCE_S
 
 ROOT: Final = Path(__file__).parents[2]
@@ -146,10 +147,10 @@ def test_surroundings(
 
 
 def test_strangers_at_a_port_leave_descriptors_to_the_node(node: str, tmp_path: Path) -> None:
-    host, _, port = node.rpartition(":")
+    host, port = host_and_port(node)
     with contextlib.ExitStack() as held:
         for _ in range(2 * DESCRIPTORS):
-            address = host, int(port) + FRAMED_PORT_DISTANCE
+            address = host, port + FRAMED_PORT_DISTANCE
             held.enter_context(socket.create_connection(address, PATIENCE_S))
         done = shell("echo x | qlog produce t", tmp_path, {}, node)
     assert not done.returncode, done.stderr

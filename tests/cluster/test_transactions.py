@@ -11,6 +11,7 @@ from deploy.local import LocalCluster
 from quorumlog import errors
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC
+from tests.patience import end
 
 
 async def bodies(client: quorumlog.Client, topic: str) -> Counter[bytes]:
@@ -74,9 +75,7 @@ async def test_each_message_is_transformed_once_though_leader_and_consumer_chang
             while (await bodies(client, "bills")).total() < 600:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         stop.set()
-        for member in members:
-            member.cancel()
-        await asyncio.gather(*members, return_exceptions=True)
+        await end(*members)
         assert await bodies(client, "bills") == wanted
         described = await client.admin.describe_group("movers")
         assert sum(queue.offset for queue in described.queues) == 600

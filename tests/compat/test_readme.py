@@ -11,7 +11,7 @@ from deploy.local import LocalCluster
 from quorumlog.sync import connect
 from tests import missing
 from tests.patience import PATIENCE_S
-from tests.quorumlog.test_readme import PROGRAMS
+from tests.quorumlog.test_documentation import PROGRAMS
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from deploy.local import LocalCluster, LocalError
 from qlog import main
 from quorumlog.pb.log_pb2 import RouteRequest
 from store.errors import StoreFullError
+from tests.loopback import host_and_port
 from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient
 from tests.node.processes import connected, typed_error
 from tests.patience import wait_for
@@ -67,6 +68,10 @@ def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
         local(root, "restart", "--node", str(other))
         assert local(root, "stop", "--node", str(other)).stdout == "stopped 1 node\n"
         assert local(root, "stop").stdout == "stopped 2 nodes\n"
+        for node_id in pids:  # The last one has nobody left to lead in its place.
+            log = LocalCluster.open(root).log_path(node_id).read_text()
+            assert "stopped" in log
+            assert "stops without having drained" not in log
         assert local(root, "stop").stdout == "nothing was running\n"
         assert [s["state"] for s in states(root, code=1).values()] == ["stopped"] * 3
     finally:
@@ -157,15 +162,15 @@ def test_a_node_that_does_not_get_ready_is_said_after_the_time(tmp_path: Path) -
 def test_a_taken_framed_port_does_not_stop_a_node(tmp_path: Path) -> None:
     """A directory of before there was one did not choose it."""
     cluster = LocalCluster.create(tmp_path / "c", 1, settings=SMALL)
-    host, _, port = cluster.framed_address(1).rpartition(":")
-    with socket.create_server((host, int(port))), cluster:
+    host, port = at = host_and_port(cluster.framed_address(1))
+    with socket.create_server(at), cluster:
         with connected(cluster.address(1)) as client:
             route = client.log.Route(RouteRequest(), timeout=10)
         assert route.framed_address not in ("", f":{port}")
         framed_port = int(route.framed_address.removeprefix(":"))
         with FramedClient((host, framed_port)) as framed:
             assert framed.call(ROUTE, 1, b"").flags == RESPONSE
-    with cluster, FramedClient((host, int(port))) as framed:
+    with cluster, FramedClient(at) as framed:
         assert framed.call(ROUTE, 1, b"").flags == RESPONSE
 
 

@@ -115,13 +115,10 @@ def test_a_node_of_a_test_run_that_is_killed_is_ended(
 @pytest.mark.long
 def test_a_node_of_a_worker_that_is_killed_is_ended(tmp_path: Path) -> None:
     with run_tests_with_a_node(tmp_path, "-n1") as (tests, node):
-        (worker,) = (p for p in psutil.Process(tests.pid).children() if node.pid in pids_below(p))
+        workers = psutil.Process(tests.pid).children()
+        (worker,) = (w for w in workers if node.pid in [p.pid for p in w.children(recursive=True)])
         worker.kill()
         assert node.wait_end(END_TIMEOUT_MS), "the node outlived the worker"
-
-
-def pids_below(process: psutil.Process) -> list[int]:
-    return [below.pid for below in process.children(recursive=True)]
 
 
 def test_a_run_that_ends_by_itself_leaves_nothing_either() -> None:

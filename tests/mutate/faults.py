@@ -121,7 +121,7 @@ def changes_of(path: str, source: str, names: Collection[str]) -> dict[str, Chan
 
 def _numbered(path: str, tree: ast.Module) -> Iterator[tuple[Fault, _Site]]:
     counts: dict[tuple[str, str], int] = {}
-    for site in _Finder().of_module(tree):
+    for site in _Finder(tree).sites:
         key = (site.function, site.operator)
         number = counts[key] = counts.get(key, 0) + 1
         if isinstance(site.old, ast.Expr) and _is_failpoint(site.old.value):
@@ -133,13 +133,10 @@ def _numbered(path: str, tree: ast.Module) -> Iterator[tuple[Fault, _Site]]:
 class _Finder:
     """Walks the functions of a module and notes what can be changed."""
 
-    def __init__(self) -> None:
-        self._sites: list[_Site] = []
+    def __init__(self, tree: ast.Module) -> None:
+        self.sites: list[_Site] = []
         self._function = ""
-
-    def of_module(self, tree: ast.Module) -> list[_Site]:
         self._definitions(tree.body, "")
-        return self._sites
 
     def _definitions(self, body: list[ast.stmt], prefix: str) -> None:
         for statement in body:
@@ -165,19 +162,17 @@ class _Finder:
         self, operator: str, old: ast.AST, new: ast.AST, plant: Callable[[], None], line: int = 0
     ) -> None:
         line = line or getattr(old, "lineno", 0)
-        self._sites.append(_Site(self._function, operator, line, old, new, plant))
+        self.sites.append(_Site(self._function, operator, line, old, new, plant))
 
     # Functions.
 
     def _empty(self, node: ast.FunctionDef | ast.AsyncFunctionDef, body: list[ast.stmt]) -> None:
-        line = body[0].lineno
-
         def plant() -> None:
             node.body[:] = [ast.copy_location(ast.Pass(), node.body[0])]
 
         nothing = copy.copy(node)
         nothing.body, nothing.decorator_list = [ast.Pass()], []
-        self._sites.append(_Site(self._function, "empty", line, body[0], nothing, plant))
+        self._note("empty", body[0], nothing, plant)
 
     def _answers(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         for found in _own_nodes(node):
@@ -213,10 +208,8 @@ class _Finder:
                 return
             case ast.Expr() if _is_logging(node):
                 return
-            case ast.If():
-                self._condition(node, is_loop=False)
-            case ast.While():
-                self._condition(node, is_loop=True)
+            case ast.If() | ast.While():
+                self._condition(node)
         for field, value in ast.iter_fields(node):
             if field in ("body", "orelse", "finalbody") and isinstance(value, list):
                 self._block(value)
@@ -229,12 +222,12 @@ class _Finder:
             elif field not in ("annotation", "target", "targets"):
                 self._field(node, field, value)
 
-    def _condition(self, node: ast.If | ast.While, *, is_loop: bool) -> None:
+    def _condition(self, node: ast.If | ast.While) -> None:
         test = node.test
         if isinstance(test, ast.Constant) or "TYPE_CHECKING" in _text(test):
             return
         for operator, value in (("always", True), ("never", False)):
-            if operator == "always" and is_loop:
+            if operator == "always" and isinstance(node, ast.While):
                 continue  # It would only hang.
             is_single = len(node.body) == 1 and not node.orelse
             if (

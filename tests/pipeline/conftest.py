@@ -4,23 +4,39 @@ A hook stops it, since pytest has no scope for a directory. While it runs, it op
 sockets, threads and processes as it likes, so what is left behind is looked at once it is gone.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 import pipeline.session
 from deploy.cache import SPARK_CLASSES, place
 from pipeline.session import start, stop
+from qlog import main
 from tests import java
 from tests.leaks import Held, held, left_since
 from tests.patience import PATIENCE_S
-from tests.pipeline.commands import Run
 
 _HERE = Path(__file__).parent
 _running: list[tuple[SparkSession, Held]] = []
+
+
+class Run:
+    """Calls `qlog pipeline` in this process, in the Spark that is there."""
+
+    def __call__(self, *arguments: str) -> Result:
+        return CliRunner().invoke(main, ["pipeline", *arguments])
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        """The result as JSON; the exit code must be `code`."""
+        done = self(*arguments, "-o", "json")
+        assert done.exit_code == code, (done.exit_code, done.stdout, done.stderr)
+        return json.loads(done.stdout)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

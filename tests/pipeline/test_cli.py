@@ -14,7 +14,7 @@ from pipeline.commands.pipeline import JOBS
 from pipeline.errors import PipelineError
 from quorumlog.command_errors import ExitCode
 from tests.checkers.histories import clean_history
-from tests.pipeline.commands import Run
+from tests.pipeline.conftest import Run
 from tests.store.fsck_stores import flip, fsck_config, log_files, make_store
 
 

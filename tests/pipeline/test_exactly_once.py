@@ -23,9 +23,9 @@ from quorumlog import sync
 from tests import missing
 from tests.patience import wait_for
 from tests.pipeline.topics import fill, read, running, sent
+from tests.two_processes import run_module
 
 pytestmark = pytest.mark.long
-ROOT = Path(__file__).parents[2]
 DEADLINE_S = 600.0
 COUNT = 4_000
 BODY_SIZE_BYTES = 1_000
@@ -39,10 +39,11 @@ METRIC = "quorumlog_append_duplicates_total"
 
 
 @pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
+def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A Spark of two machines: it never starts a copy of a task on the same one."""
     from pyspark.find_spark_home import _find_spark_home
 
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     (port,) = free_ports(1)
     address = f"spark://127.0.0.1:{port}"
     roles = [["master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
@@ -61,7 +62,6 @@ def master(tmp_path: Path) -> Iterator[str]:
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=log,
-                        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
                         start_new_session=True,
                     )
                 )
@@ -80,16 +80,8 @@ def test_a_task_that_runs_twice_at_once_leaves_each_row_once(tmp_path: Path, mas
         fill(client, "orders", 0, COUNT, size_bytes=BODY_SIZE_BYTES)
         marks = tmp_path / "marks"
         marks.mkdir()
-        command = [sys.executable, "-m", "tests.pipeline.speculation_process"]
-        done = subprocess.run(
-            [*command, master, local.bootstrap, "orders", "copied", str(marks)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=DEADLINE_S,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        )
+        words = (master, local.bootstrap, "orders", "copied", marks)
+        done = run_module("tests.pipeline.speculation_process", *words)
         assert done.returncode == 0, done.stderr[-4_000:]
         attempts = {path.name for path in marks.iterdir()}
         assert {"attempt-0", "attempt-1"} <= attempts, "the task did not run twice at once"

@@ -12,7 +12,7 @@ from pipeline.segments_log import open_sealed
 from qlog import main
 from quorumlog import sync
 from quorumlog.command_errors import ExitCode
-from tests.pipeline.commands import Run
+from tests.pipeline.conftest import Run
 from tests.pipeline.topics import fill, running
 from tests.store.fsck_stores import flip, log_files
 

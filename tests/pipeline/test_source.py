@@ -178,9 +178,7 @@ def test_a_follower_that_is_behind_is_waited_for_or_left(cluster: Running) -> No
     local.pause(late)
     try:
         client.admin.create_topic("late", queue_count=1)
-        with client.producer() as producer:
-            for n in range(200):
-                producer.send_nowait("late", b"%d" % n)
+        fill(client, "late", 0, 200, queues=1)
     finally:
         local.resume(late)
     options = SourceOptions(
@@ -192,7 +190,8 @@ def test_a_follower_that_is_behind_is_waited_for_or_left(cluster: Running) -> No
     assert len(parts) == 10
     batches = [batch for part in parts for batch in read_range(options, part)]
     bodies = [body for batch in batches for body in batch.column("body").to_pylist()]
-    assert bodies == [b"%d" % n for n in range(200)]
+    assert bodies == [message.body for message in read(client, "late")]
+    assert len(bodies) == 200
 
 
 @pytest.mark.long

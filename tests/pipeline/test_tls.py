@@ -14,7 +14,7 @@ from qlog.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from quorumlog import ClientTls, sync
 from quorumlog.errors import UnavailableError
 from tests.node.peers.certificates import tls_settings
-from tests.pipeline.commands import Run
+from tests.pipeline.conftest import Run
 from tests.pipeline.topics import fill, read, sent
 
 COUNT = 40

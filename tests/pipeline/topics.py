@@ -20,7 +20,9 @@ def running(directory: Path) -> Iterator[tuple[LocalCluster, sync.Client]]:
         yield cluster, client
 
 
-def fill(client: sync.Client, topic: str, lo: int, hi: int, *, size_bytes: int = 20) -> None:
+def fill(
+    client: sync.Client, topic: str, lo: int, hi: int, *, queues: int = 4, size_bytes: int = 20
+) -> None:
     """Send messages [lo, hi): some with keys and a tag, others with properties or nothing."""
     with client.producer() as producer:
         for n in range(lo, hi):
@@ -30,7 +32,7 @@ def fill(client: sync.Client, topic: str, lo: int, hi: int, *, size_bytes: int =
                 extra = {"key": f"k{n} also", "tag": f"t{n % 2}"}
             elif n % 3 == 1:
                 extra = {"properties": {"n": str(n), "größe": "ü"}}
-            producer.send_nowait(topic, body, queue_id=n % 4, **extra)
+            producer.send_nowait(topic, body, queue_id=n % queues, **extra)
 
 
 def read(client: sync.Client, topic: str) -> list[Message]:

@@ -25,6 +25,8 @@ from qlog.connection import (
     tls_files,
     until,
 )
+from qlog.transport import TRANSPORT_VARIABLE, transport, transport_option
+from quorumlog.errors import InvalidRequestError
 from tests.patience import PATIENCE_S
 
 
@@ -91,19 +93,14 @@ def test_irreversible_commands_need_a_yes_without_a_terminal() -> None:
     confirm("?", is_confirmed=True)
 
 
-def test_signals_set_events_one_after_the_other() -> None:
-    async def act() -> list[tuple[bool, bool]]:
-        states: list[tuple[bool, bool]] = []
-        with stop_on_signals() as stop:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                os.kill(os.getpid(), number)
-                await asyncio.wait_for(
-                    (stop.forced if states else stop.requested).wait(), timeout=PATIENCE_S
-                )
-                states.append((stop.requested.is_set(), stop.forced.is_set()))
-        return states
-
-    assert asyncio.run(act()) == [(True, False), (True, True)]
+async def test_signals_set_events_one_after_the_other() -> None:
+    with stop_on_signals() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.wait_for(stop.requested.wait(), PATIENCE_S)
+        assert not stop.forced.is_set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(stop.forced.wait(), PATIENCE_S)
+        assert stop.requested.is_set()
 
 
 async def test_work_ends_by_itself_or_when_told_and_a_helper_with_it_or_before() -> None:
@@ -165,3 +162,47 @@ def test_the_shell_gets_completions() -> None:
         check=True,
     )
     assert done.stdout == "plain,create\n"
+
+
+# `qlog --transport` and its variable.
+
+
+@click.group()
+@transport_option
+def top(transport: str) -> None:
+    pass
+
+
+@top.command()
+def print_transport() -> None:
+    click.echo(transport())
+
+
+def shown(*arguments: str, variable: str | None = None) -> str:
+    run = CliRunner().invoke(
+        top, [*arguments, "print-transport"], env={TRANSPORT_VARIABLE: variable}
+    )
+    assert run.exit_code == 0, run.output
+    return run.output.strip()
+
+
+def test_the_option_counts_before_the_variable_and_that_before_the_default() -> None:
+    assert shown() == "auto"
+    assert shown(variable="grpc") == "grpc"
+    assert shown("--transport", "framed", variable="grpc") == "framed"
+
+
+def test_an_unknown_transport_is_refused_by_name() -> None:
+    run = CliRunner().invoke(top, ["--transport", "pigeon", "print-transport"])
+    assert run.exit_code == 2
+    assert "'pigeon' is not one of 'auto', 'framed', 'grpc'" in run.output
+
+
+def test_commands_that_are_run_without_the_top_level_take_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(TRANSPORT_VARIABLE, "grpc")
+    assert transport() == "grpc"
+    monkeypatch.setenv(TRANSPORT_VARIABLE, "pigeon")
+    with pytest.raises(InvalidRequestError, match="transport is 'pigeon'; use one of auto, framed"):
+        transport()

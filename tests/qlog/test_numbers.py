@@ -1,6 +1,6 @@
 """Digits of other scripts, underscores and blanks are no number, wherever text becomes one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import click
 import pytest
@@ -12,24 +12,16 @@ from qlog import main
 from qlog.times import parse_duration, parse_time
 from quorumlog.errors import InvalidRequestError
 from quorumlog.records.options import parse_position
+from tests.tidy.checks import commands
 
 TEXTS = ["٣", "３", "²", "1_0", " 3", "3 ", ""]
 REFUSALS = (ValueError, ValidationError, InvalidRequestError)
 
 
-def _options(command: click.Command) -> Iterator[click.Parameter]:
-    yield from command.params
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            subcommand = command.get_command(context, name)
-            assert subcommand is not None, f"{name} is listed"
-            yield from _options(subcommand)
-
-
 def test_no_option_of_a_command_takes_them() -> None:
     kinds = (click.types.IntParamType, click.types.FloatParamType)
-    options = [one for one in _options(main) if isinstance(one.type, kinds)]
+    every = [one for _, command in commands(main) for one in command.params]
+    options = [one for one in every if isinstance(one.type, kinds)]
     assert len(options) > 50
     for option in options:
         is_float = isinstance(option.type, click.types.FloatParamType)

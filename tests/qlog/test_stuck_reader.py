@@ -1,4 +1,5 @@
-"""A pipe that nobody reads: Ctrl-C ends a command that waits for it, however it writes."""
+"""Signals of commands: Ctrl-C ends one whose reader has stopped, however it writes; what a parent
+ignored and blocked is taken back."""
 
 import fcntl
 import os
@@ -9,6 +10,7 @@ import termios
 
 import pytest
 
+from quorumlog.command_errors import ExitCode
 from tests.patience import PATIENCE_S, wait_for
 
 COMMANDS = """
@@ -52,3 +54,27 @@ def test_an_interrupt_ends_a_command_whose_reader_has_stopped(command: str) -> N
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
     os.close(reader)
+
+
+PARENT = """
+import signal, subprocess, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+import click
+from qlog import LazyGroup
+
+@click.group(cls=LazyGroup, lazy={})
+def main(): ...
+
+@main.command()
+def act():
+    assert subprocess.run([sys.executable, "-c", "exit(5)"]).returncode == 5
+    signal.raise_signal(signal.SIGTERM)
+
+main()
+"""
+
+
+def test_a_command_takes_back_what_its_parent_ignored_and_blocked() -> None:
+    ended = subprocess.run([sys.executable, "-c", PARENT, "act"], check=False)
+    assert ended.returncode == ExitCode.INTERRUPTED

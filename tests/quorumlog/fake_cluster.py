@@ -191,11 +191,11 @@ class Node:
         least = self.min_offset((request.topic, request.queue_id))
         response = log_pb2.PullResponse(min_offset=least, node_id=self.node_id)
         response.applied_index = len(cluster.entries) - 1
-        if request.wait_ms and self._is_nothing(request, queue):
+        if request.wait_ms and request.offset >= len(queue):
             cluster.waits_total += 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(request.wait_ms / 1000):
-                    while self._is_nothing(request, queue):
+                    while request.offset >= len(queue):
                         await cluster.wait_appended()
         response.max_offset = len(queue)
         response.next_offset = request.offset
@@ -210,9 +210,6 @@ class Node:
         else:
             self._fill(request, response, queue)
         return response
-
-    def _is_nothing(self, request: Any, queue: list[bytes]) -> bool:
-        return bool(request.offset >= len(queue))
 
     def _fill(self, request: Any, response: Any, queue: list[bytes]) -> None:
         records: list[bytes] = []

@@ -12,6 +12,7 @@ from typing import Any
 from quorumlog.errors import ERROR_TRAILER
 from quorumlog.pb import common_pb2, consumer_pb2, log_pb2, pop_pb2
 from tests.loopback import HOST
+from tests.patience import end
 
 METHODS: dict[int, tuple[str, Any]] = {
     1: ("AppendStream", log_pb2.AppendRequest),
@@ -109,9 +110,7 @@ class FakeConnection:
             pass
         finally:
             tasks = [*self._tasks, *(stream.task for stream in self._streams.values())]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(*tasks)
             self.cut()
 
     async def _take(self) -> None:

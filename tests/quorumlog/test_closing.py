@@ -1,7 +1,7 @@
 """Closing while something else is under way: everybody is answered, and nothing is left behind."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -11,18 +11,13 @@ import quorumlog
 from quorumlog import errors, sync
 from quorumlog.client import Client
 from quorumlog.errors import Outcome
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import eventually
 from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster
 from tests.quorumlog.surface import exports
 
 
 def connect(cluster: FakeCluster, timeout_ms: int = 600_000) -> quorumlog.Client:
     return quorumlog.connect(cluster.bootstrap, timeout_ms=timeout_ms)
-
-
-async def in_time(work: Awaitable[Any]) -> Any:
-    """What hangs shall fail, and sooner than by a deadline of its own."""
-    return await asyncio.wait_for(work, PATIENCE_S)
 
 
 async def stays_open(task: "asyncio.Task[Any]") -> bool:
@@ -44,7 +39,7 @@ async def test_a_second_close_waits_for_the_first() -> None:
         closing = asyncio.create_task(client.close())
         assert await stays_open(closing)
         cluster.nodes[1].gate.set()
-        await in_time(asyncio.gather(flushing, closing, client.close()))
+        await asyncio.gather(flushing, closing, client.close())
         assert delivery.result().queue_offset >= 0
         assert cluster.bodies() == [b"0", b"1"]
 
@@ -62,7 +57,7 @@ async def test_a_close_that_is_cancelled_decides_nothing_for_the_next_one() -> N
         first.cancel()
         await asyncio.wait({first})
         cluster.nodes[1].gate.set()
-        await in_time(second)
+        await second
         assert cluster.bodies() == [b"0", b"1"]
 
 
@@ -104,9 +99,7 @@ async def test_two_who_close_while_nobody_leads_both_end() -> None:
         cluster.leader_id = 0
         producer = client.producer()
         producer.send_nowait("orders", b"0")
-        results = await in_time(
-            asyncio.gather(producer.close(), client.close(), return_exceptions=True)
-        )
+        results = await asyncio.gather(producer.close(), client.close(), return_exceptions=True)
         assert [type(result) for result in results] == [errors.DeadlineError, type(None)]
 
 
@@ -117,9 +110,9 @@ async def test_a_producer_that_is_ended_at_once_ends_those_who_flush() -> None:
         delivery = producer.send_nowait("orders", b"0")
         flushing = asyncio.create_task(producer.close())
         await eventually(lambda: client.stats().questions > 6)
-        await in_time(producer.abort())
+        await producer.abort()
         with pytest.raises(errors.ClosedError):
-            await in_time(flushing)
+            await flushing
         with pytest.raises(errors.ClosedError):
             delivery.result()
         await producer.close()
@@ -137,7 +130,7 @@ async def test_a_sender_that_is_cancelled_by_others_fails_what_waits() -> None:
         assert backlog.task is not None
         backlog.task.cancel()
         with pytest.raises(errors.ClosedError) as caught:
-            await in_time(sending)
+            await sending
         assert caught.value.outcome is Outcome.UNKNOWN
         with pytest.raises(errors.ClosedError):
             await producer.send("orders", b"1")
@@ -154,7 +147,7 @@ async def test_a_batch_that_breaks_the_sender_fails_what_waits(
     async with fake_cluster() as cluster, connect(cluster) as client:
         producer = client.producer()
         with pytest.raises(errors.InternalError, match="a bug"):
-            await in_time(producer.send("orders", b"0"))
+            await producer.send("orders", b"0")
         await producer.abort()
 
 
@@ -170,7 +163,7 @@ async def test_calls_that_look_for_a_leader_are_told_that_the_client_is_closed()
         await eventually(lambda: client.stats().questions > 6)
         groups = client.broker_groups
         await client.close()
-        results = await in_time(asyncio.gather(*calls, return_exceptions=True))
+        results = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(result) for result in results] == [errors.ClosedError] * 2
         assert [len(group.router.channels) for group in groups.known()] == [0]
 
@@ -183,7 +176,7 @@ async def test_a_call_that_was_sent_is_in_doubt_when_the_client_is_closed() -> N
         assert await stays_open(storing)
         await client.close()
         with pytest.raises(errors.ClosedError) as caught:
-            await in_time(storing)
+            await storing
         assert caught.value.outcome is Outcome.UNKNOWN
         cluster.nodes[1].gate.set()
 
@@ -199,7 +192,7 @@ async def test_a_client_that_is_closed_while_it_starts_does_not_start() -> None:
         for node in cluster.nodes.values():
             node.gate.set()
         with pytest.raises(errors.ClosedError):
-            await in_time(starting)
+            await starting
 
 
 Make = Callable[[Client], Any]
@@ -220,11 +213,11 @@ async def test_a_consumer_that_is_closed_while_it_starts_reads_nothing(make: Mak
             starting = asyncio.create_task(consumer.start())
             iterating = asyncio.create_task(anext(consumer))
             await eventually(lambda: client.stats().questions > 6)
-            await in_time(consumer.close())
+            await consumer.close()
             cluster.elect(2)
             for task in (starting, iterating):
                 with pytest.raises(errors.ClosedError):
-                    await in_time(task)
+                    await task
             assert not any(cluster.members.values())
             assert not consumer._fetchers
             with pytest.raises(errors.ClosedError):
@@ -247,16 +240,16 @@ async def test_a_member_that_is_closed_during_its_heartbeat_is_not_one_afterward
         await cluster.nodes[1].start()
         starting = asyncio.create_task(consumer.start())
         await eventually(lambda: bool(cluster.members.get("g")))
-        await in_time(consumer.close())
+        await consumer.close()
         with pytest.raises(errors.ClosedError):
-            await in_time(starting)
+            await starting
         assert cluster.members["g"] == []
 
 
 async def test_several_may_start_one_consumer() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         consumer = client.pull_consumer("orders")
-        await in_time(asyncio.gather(*(consumer.start() for _ in range(3))))
+        await asyncio.gather(*(consumer.start() for _ in range(3)))
         assert sorted(consumer.offsets()) == [0, 1, 2, 3]
         await asyncio.gather(consumer.close(), consumer.close())
 

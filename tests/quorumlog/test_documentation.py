@@ -1,4 +1,4 @@
-"""The examples of docs/client.md run as they stand."""
+"""The examples of docs/client.md and the programs of README.md run as they stand."""
 
 import asyncio
 import re
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import quorumlog
-from tests.patience import PATIENCE_S
 from tests.quorumlog.fake_cluster import fake_cluster
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "client.md"
@@ -23,27 +22,56 @@ def test_all_examples_are_run_but_those_that_are_marked() -> None:
 
 
 @pytest.mark.parametrize("i", range(11))
-def test_an_example_runs(i: int, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_example_runs(i: int, capsys: pytest.CaptureFixture[str]) -> None:
     mark, code = EXAMPLES[i]
     source = "import quorumlog\nasync def example():\n" + textwrap.indent(code, "    ")
-
-    async def scenario() -> None:
-        async with fake_cluster() as cluster:
-            async with quorumlog.connect(cluster.bootstrap) as client:
-                producer = client.producer()
-                for body in (b"one", b"two", b"done"):
-                    await producer.send("orders", body)
-            here = re.sub(r"127\.0\.0\.1:808\d(,[^\"]*)?", cluster.bootstrap, source)
-            names: dict[str, Any] = {}
-            exec(compile(here, f"{DOCUMENT.name} example {i}", "exec"), names)
-            if mark:
-                return
-            if "with quorumlog.sync" in code:  # It blocks, so it may not run in this loop.
-                await asyncio.to_thread(lambda: asyncio.run(names["example"]()))
-            else:
-                async with asyncio.timeout(PATIENCE_S):
-                    await names["example"]()
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster:
+        async with quorumlog.connect(cluster.bootstrap) as client:
+            producer = client.producer()
+            for body in (b"one", b"two", b"done"):
+                await producer.send("orders", body)
+        here = re.sub(r"127\.0\.0\.1:808\d(,[^\"]*)?", cluster.bootstrap, source)
+        names: dict[str, Any] = {}
+        exec(compile(here, f"{DOCUMENT.name} example {i}", "exec"), names)
+        if mark:
+            return
+        if "with quorumlog.sync" in code:  # It blocks, so it may not run in this loop.
+            await asyncio.to_thread(lambda: asyncio.run(names["example"]()))
+        else:
+            await names["example"]()
     assert threading.active_count() < 20
     assert mark or "assert" in code or capsys.readouterr().out
+
+
+README = (DOCUMENT.parents[1] / "README.md").read_text("utf-8")
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
+
+
+def run(program: str) -> None:
+    exec(compile(program, "README.md", "exec"), {"__name__": "__main__"})
+
+
+async def test_the_program_with_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    program = PROGRAMS[0]
+    assert "quorumlog.connect" in program
+    async with fake_cluster() as cluster:
+        here = program.replace("127.0.0.1:8081", cluster.bootstrap)
+        assert here != program
+        await asyncio.to_thread(run, here)  # It has a loop of its own.
+    assert "order-17 b'one pie'" in capsys.readouterr().out
+
+
+def test_the_program_with_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = PROGRAMS[2]
+    assert "Store.open" in program
+    monkeypatch.chdir(tmp_path)
+    small = "StoreConfig(file_size_bytes=1 << 20)"  # The default would take gigabytes here.
+    here = program.replace('Store.open("data")', f'Store.open("data", {small})')
+    run(f"from store.config import StoreConfig\n{here}")
+    assert "[0] is durable\nb'hello'\n" in capsys.readouterr().out
+
+
+def test_there_is_no_other_program() -> None:
+    assert len(PROGRAMS) == 3

@@ -1,6 +1,5 @@
 """Frames over TLS, at a real node that demands certificates: with the files that gRPC takes."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.long
 
 
-def test_messages_travel_over_tls_and_strangers_get_nowhere(tmp_path: Path) -> None:
+async def test_messages_travel_over_tls_and_strangers_get_nowhere(tmp_path: Path) -> None:
     authority, settings = tls_settings(tmp_path)
     mine = authority.files("me")
     tls = ClientTls(str(authority.path), str(mine.certificate), str(mine.key))
@@ -37,9 +36,9 @@ def test_messages_travel_over_tls_and_strangers_get_nowhere(tmp_path: Path) -> N
             assert client.stats().framed_connections == 1
 
     with LocalCluster.create(tmp_path / "cluster", 1, settings=settings) as cluster:
-        asyncio.run(send(tls, 1000 * PATIENCE_S))
+        await send(tls, 1000 * PATIENCE_S)
         with pytest.raises(errors.UnavailableError):
-            asyncio.run(send(stranger, 3_000))
+            await send(stranger, 3_000)
 
 
 def test_files_that_are_no_pem_are_refused_by_name(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The asynchronous and the blocking client against real nodes."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,23 +8,6 @@ import pytest
 
 import quorumlog
 from quorumlog import errors
-from quorumlog.testing import Cluster
-from tests.patience import PATIENCE_S
-
-
-def run(directory: Path, scenario: Any, **options: Any) -> None:
-    """Run a scenario in a cluster of its own, with a client."""
-
-    async def within() -> None:
-        async with (
-            asyncio.timeout(PATIENCE_S),
-            quorumlog.testing.cluster(directory=directory, **options) as cluster,
-            cluster.client() as client,
-        ):
-            await client.admin.create_topic("orders", queue_count=4)
-            await scenario(cluster, client)
-
-    asyncio.run(within())
 
 
 @pytest.fixture
@@ -40,8 +22,12 @@ async def read_bodies(client: quorumlog.Client, **options: Any) -> list[bytes]:
     return [m.body async for m in client.consume("orders", until="end", **options)]
 
 
-def test_everything_works_on_real_nodes(directory: Path) -> None:
-    async def scenario(cluster: Cluster, client: quorumlog.Client) -> None:
+async def test_everything_works_on_real_nodes(directory: Path) -> None:
+    async with (
+        quorumlog.testing.cluster(directory=directory) as cluster,
+        cluster.client() as client,
+    ):
+        await client.admin.create_topic("orders", queue_count=4)
         producer = client.producer()
         receipt = await producer.send("orders", b"hello", key="k1", tag="t", properties={"a": "b"})
         assert receipt.durability is quorumlog.Durability.QUORUM_DISK
@@ -74,47 +60,3 @@ def test_everything_works_on_real_nodes(directory: Path) -> None:
         assert (await producer.send("orders", b"on")).attempts == 1
         with pytest.raises(errors.WrongClusterError):
             await quorumlog.connect(cluster.bootstrap, cluster_id="other").start()
-
-    run(directory, scenario)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("transport", ["framed", "grpc"])
-def test_half_of_a_batch_that_a_real_node_refuses_costs_the_other_half_one_more_batch(
-    directory: Path, transport: Any
-) -> None:
-    async def scenario(cluster: Cluster, _client: quorumlog.Client) -> None:
-        async with quorumlog.connect(cluster.bootstrap, transport=transport) as client:
-            producer = client.producer()
-            await producer.send("orders", b"first", queue_id=0)
-            before = producer.stats()
-            year_s = 365 * 24 * 3_600
-            sent = [
-                producer.send_nowait(
-                    "orders", b"%04d" % i, queue_id=0, delay=0.001 if i % 2 else year_s
-                )
-                for i in range(1_000)
-            ]
-            outcomes: list[Any] = await asyncio.gather(
-                *(one.receipt() for one in sent), return_exceptions=True
-            )
-            for i, one in enumerate(outcomes):
-                if i % 2:
-                    assert one.due_unix_ms > 0, one
-                else:
-                    assert (one.code, one.outcome) == (
-                        "node.delay_too_long",
-                        errors.Outcome.NOT_APPLIED,
-                    )
-            stats = producer.stats()
-            assert stats.failed_count - before.failed_count == 500
-            assert stats.batches_acked - before.batches_acked <= 3  # The first may leave early.
-            assert stats.duplicates_count == 0
-            bodies = list[bytes]()
-            async for message in client.consume("orders"):
-                bodies.append(message.body)
-                if len(bodies) == 501:
-                    break
-            assert sorted(bodies) == [*(b"%04d" % i for i in range(1, 1_000, 2)), b"first"]
-
-    run(directory, scenario)

@@ -34,18 +34,12 @@ def all_sources() -> list[Source]:
         gc.collect()
         gc.disable()
         try:
-            _parsed.extend(map(_parse, filter(_is_ours, repository.files())))
+            for name in repository.files():
+                if name.endswith(".py") and not repository.is_generated(name):
+                    text = repository.text(name)
+                    assert text is not None, f"{name} is not text"
+                    _parsed.append(Source.parse(name, text))
             gc.freeze()
         finally:
             gc.enable()
     return list(_parsed)
-
-
-def _is_ours(name: str) -> bool:
-    return name.endswith(".py") and not repository.is_generated(name)
-
-
-def _parse(name: str) -> Source:
-    text = repository.text(name)
-    assert text is not None, f"{name} is not text"
-    return Source.parse(name, text)

@@ -1,9 +1,12 @@
-"""Every command of `qlog` has help, and a planted one without is found."""
+"""Every command of `qlog` has help, and a planted one without is found. What is generated is
+current: docs/cli.md from the commands, the code of messages from proto/."""
 
 import click
 
+from deploy.generate_pb import is_current
 from qlog import COMMANDS, main
-from tests.tidy import checks
+from qlog.reference import page
+from tests.tidy import checks, repository
 
 
 def test_every_command_and_option_has_help() -> None:
@@ -33,3 +36,12 @@ def test_missing_help_is_found() -> None:
         ("qlog inner odd", "--x has no help text"),
         ("qlog mute", "the command has no help text"),
     ]
+
+
+def test_the_page_is_current() -> None:
+    assert repository.text("docs/cli.md") == page(), "run: python -m qlog.reference > docs/cli.md"
+
+
+def test_generated_code_is_current() -> None:
+    """`python -m deploy.generate_pb` would change nothing."""
+    assert is_current(), "run python -m deploy.generate_pb and commit quorumlog/pb"

@@ -128,12 +128,10 @@ def test_names_in_documents_exist(
     assert not findings, "\n".join(["", *map(str, findings)])
 
 
-def documents_of_the_tree() -> list[str]:
-    """Name the documents that lead through the tree."""
-    return [n for n in repository.files() if n in WRITTEN or re.fullmatch(r"docs/.*\.md", n)]
+DOCUMENTS = [n for n in repository.files() if n in WRITTEN or re.fullmatch(r"docs/.*\.md", n)]
 
 
-@pytest.mark.parametrize("name", documents_of_the_tree())
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_names_of_files_lead_to_one_file(name: str) -> None:
     findings = list(documents.unclear_files(name, text(name), repository.files()))
     assert not findings, "\n".join(["", *map(str, findings)])

@@ -60,15 +60,10 @@ _PHRASE: Final = re.compile(
 _WORDS: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
-def words_of(name: str) -> list[str]:
-    """Return the words of an identifier, in lower case."""
-    return [word.lower() for word in _WORDS.findall(name)]
-
-
 def invented_words(source: Source) -> Iterator[Finding]:
     """Find names of modules, classes, functions, variables and attributes with invented words."""
     for name, node in _named(source):
-        for word in words_of(name):
+        for word in map(str.lower, _WORDS.findall(name)):
             if word in INVENTED:
                 detail = f"{name}: say {INVENTED[word]} for {word}"
                 yield source.found(node, "invented-word", detail)

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from deploy.jobs.engine_job import judge
 from deploy.jobs.job_summary import EngineJobSummary
 from deploy.jobs.stdlib_source import encoded_lines, find_files
 from store.record.message import decode_message
-from tests.patience import PATIENCE_S
+from tests.two_processes import run_module
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +28,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "deploy.jobs.engine_job", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return run_module("deploy.jobs.engine_job", *arguments)
 
 
 def test_every_file_comes_back_after_a_kill_in_the_middle(tmp_path: Path, source: Path) -> None:

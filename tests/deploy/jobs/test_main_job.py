@@ -1,27 +1,18 @@
 """The main job on a small input: three real nodes, a killed leader, every line back."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from deploy.jobs.main_job import choose_files
 from deploy.local import LocalCluster
-from tests.patience import PATIENCE_S
+from tests.two_processes import run_module
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "deploy.jobs.main_job", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={**os.environ, **environment},
-    )
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_module("deploy.jobs.main_job", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +54,16 @@ def test_the_default_input_is_a_part_of_the_library_and_the_same_each_time() -> 
 
 
 @pytest.mark.long
-def test_the_next_run_leaves_a_kept_cluster_alone(tmp_path: Path, source: Path) -> None:
+def test_the_next_run_leaves_a_kept_cluster_alone(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     own = ("--json", "--source", str(source))
-    done = run(*own, "--keep", TMPDIR=str(tmp_path))
+    done = run(*own, "--keep")
     kept = LocalCluster.open(json.loads(done.stdout.splitlines()[-1])["directory"])
     try:
         before = [kept.process(node_id) for node_id in kept.node_ids]
-        done = run(*own, TMPDIR=str(tmp_path))
+        done = run(*own)
         assert done.returncode == 0, done.stdout + done.stderr
         assert json.loads(done.stdout.splitlines()[-1])["directory"] is None, "it is removed"
         kept = LocalCluster.open(kept.directory)

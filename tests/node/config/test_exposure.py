@@ -1,7 +1,5 @@
 """Listening ports beyond loopback: what has to be proven there, and what is only named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +11,15 @@ from node.config.exposure import (
     is_loopback,
     serves_rocketmq,
 )
-from node.config.load import ConfigError, load
-from node.config.settings import Settings
 from node.config.types import Address
+from tests.node.config.test_settings import problems, settings
 
 OUTSIDE = "0.0.0.0:40911"
 HERE = ("127.0.0.1", "[::1]")
 
 
-def settings(**flags: Any) -> Settings:
-    return load(None, {"node_id": "1", "directory": "d", **flags}, {}).settings
-
-
 def keys_of_problems(**flags: Any) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        settings(**flags)
-    return [problem.key for problem in caught.value.problems]
+    return [problem.key for problem in problems(**flags)]
 
 
 @pytest.fixture

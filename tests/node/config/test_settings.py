@@ -23,6 +23,7 @@ SERVERS = "127.0.0.1:8081, ns.example:8082"
 def problems(
     file: Path | None = None,
     environment: dict[str, str] | None = None,
+    /,
     **flags: Any,
 ) -> list[ConfigProblem]:
     """What is wrong; a node number and a directory are given unless the test gives others."""
@@ -88,7 +89,7 @@ def test_a_variable_is_read_as_a_flag_is(written: Callable[[str], str]) -> None:
 
 @pytest.mark.parametrize("name", ["listen", "advertise", "peer_listen", "http_listen"])
 def test_a_wrong_address_in_a_variable_is_a_wrong_setting(name: str) -> None:
-    (problem,) = problems(environment={f"QUORUMLOG_{name.upper()}": "nowhere"})
+    (problem,) = problems(None, {f"QUORUMLOG_{name.upper()}": "nowhere"})
     assert (problem.key, problem.value) == (name, "nowhere")
     assert problem.origin == f"environment QUORUMLOG_{name.upper()}"
 

@@ -3,8 +3,6 @@
 Its codec is its own, written from docs/framed.md, and shares nothing with the node's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
@@ -138,9 +136,7 @@ class AsyncFramedClient:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def connect(
-        cls, port: int, tls: ssl.SSLContext | None = None, **how: Any
-    ) -> AsyncFramedClient:
+    async def connect(cls, port: int, tls: ssl.SSLContext | None = None, **how: Any) -> Self:
         """Connect to a port of this machine."""
         return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, **how))
 

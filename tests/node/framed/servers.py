@@ -1,7 +1,5 @@
 """A framed server in the process of the test, over a broker with a real log and real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl
@@ -32,7 +30,6 @@ class Served:
 
     def __init__(self, server: FramedServer, node: Fixture, port: int) -> None:
         self.server, self.node, self.port = server, node, port
-        self.fatal: list[BaseException] = []
         self._clients: list[AsyncFramedClient] = []
         self._append_count = node.driver.append_count
 
@@ -118,7 +115,6 @@ async def served(
         if is_open:
             calls.open(fixture.broker)
         running = Served(server, fixture, port)
-        running.fatal = fatal
         try:
             yield running
             await running.is_quiet()

@@ -1,7 +1,5 @@
 """The hot path in interpreter calls, C functions included: a number that no noise blurs."""
 
-from __future__ import annotations
-
 import asyncio
 import cProfile
 import pstats

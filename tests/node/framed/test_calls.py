@@ -1,7 +1,5 @@
 """Framed calls against a real broker: order, answers, errors, cancels, deadlines, the window."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from dataclasses import replace

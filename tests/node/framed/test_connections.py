@@ -1,7 +1,5 @@
 """Bounds over all connections of a port, against real sockets: bytes, time, number, fairness."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct
@@ -20,7 +18,6 @@ from tests.node.framed.clients import (
     CANCEL,
     KIND,
     PULL,
-    ROUTE,
     TAIL,
     AsyncFramedClient,
     request,
@@ -161,19 +158,6 @@ async def test_half_frames_of_all_are_bounded_and_the_busiest_address_pays(tmp_p
         assert half(it) == 20_008 + 2 * 25_000
         good.close()
         await eventually(lambda: half(it) == 2 * 25_000, "what is given back")
-
-
-@pytest.mark.long
-async def test_a_frame_of_the_largest_size_is_taken_in_any_pieces(tmp_path: Path) -> None:
-    async with served(tmp_path) as it:
-        client = await it.client()
-        body = bytes(LARGE - 8 - 12)
-        client.send(request(ROUTE, 1, b"", body))
-        await client.writer.drain()
-        assert (await client.read()).method == ROUTE
-        client.send(request(ROUTE, 2, b"", body + b"x"))
-        assert await client.read_to_the_end() == b""
-        assert it.closed == {Reason.LENGTH: 1}
 
 
 # --- Number and idleness ---

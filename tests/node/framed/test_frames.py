@@ -1,16 +1,22 @@
-"""Frames: cut out of any stream in the same way, refused by their first eight bytes."""
+"""Frames: cut out of any stream in the same way, refused by their first eight bytes. Our header:
+the vectors of docs/framed.md."""
 
-from __future__ import annotations
-
+import re
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.framed import header as headers
 from node.framed.frames import JSON_KIND, Frame, FramedParser, FrameFault, Reason
+from node.framed.header import encode_response
 from node.framed.limits import FramedLimits
-from tests.node.framed.clients import KIND, frame
+from quorumlog.pb import common_pb2
+from quorumlog.pb.common_pb2 import Error
+from quorumlog.pb.log_pb2 import PULL_STATUS_FOUND, AppendRequest, PullResponse
+from tests.node.framed.clients import APPEND, CANCEL, ERROR, KIND, MORE, PULL, frame, request
 
 LIMITS = FramedLimits(
     frame_size_bytes_max=4096, header_size_bytes_max=1024, read_size_bytes=16 * 1024
@@ -166,3 +172,32 @@ def test_memory_of_frames_that_were_handed_out_is_given_back() -> None:
     assert parser.parser.rest.__sizeof__() < 200
     assert len(parser.read(many[50:])) == 10
     assert parser.parser.rest.__sizeof__() < 100
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "framed.md"
+
+
+def test_the_vectors_of_the_page_are_what_node_and_client_write() -> None:
+    error = Error(code="node.unimplemented", message="no", outcome=common_pb2.OUTCOME_NOT_APPLIED)
+    expected = {
+        "append": request(
+            APPEND, 7, AppendRequest(record_count=1).SerializeToString(), b"RECORD", timeout_ms=500
+        ),
+        "receipt": encode_response(APPEND, 0, 7, b"\x10\x01"),
+        "error": encode_response(200, headers.ERROR, 8, error.SerializeToString()),
+        "part of a tail": encode_response(
+            headers.Method.TAIL,
+            headers.MORE,
+            9,
+            PullResponse(status=PULL_STATUS_FOUND, record_count=1).SerializeToString(),
+            6,
+        )
+        + b"RECORD",
+        "cancel": request(PULL, 10, flags=CANCEL),
+    }
+    vectors = {
+        name: bytes.fromhex(text)
+        for name, text in re.findall(r"^\| ([a-z ]+) \| `([0-9a-f ]+)` \|$", PAGE.read_text(), re.M)
+    }
+    assert vectors == expected
+    assert (ERROR, MORE) == (headers.ERROR, headers.MORE)

@@ -1,62 +1,25 @@
 """Hostile senders at the framed port: bounded memory, a clear end, and others are served."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from random import Random
 
-import psutil
 import pytest
 
 from quorumlog.pb.log_pb2 import PullRequest
+from tests.loopback import host_and_port
 from tests.node.framed.clients import (
     KIND,
     PULL,
     ROUTE,
     FramedClient,
-    frame,
     request,
 )
-from tests.node.framed.servers import Served, put, served
 from tests.node.processes import SingleNode
-from tests.node.services.bounds.half_senders import metric
+from tests.node.services.bounds.half_senders import MIB, metric, resident_size_bytes
 from tests.patience import wait_for
 
-MIB = 1 << 20
 HALF, WAITING = 'held_bytes{kind="frames"}', 'held_bytes{kind="answers"}'
-loops = pytest.mark.parametrize("loop", ["uvloop"])
-
-
-async def still_serves(it: Served) -> None:
-    """A client that behaves gets its answer."""
-    client = await it.client()
-    await put(client, 1, 0, 1)
-    client.close()
-
-
-@loops
-@pytest.mark.long
-async def test_random_bytes_end_connections_and_nothing_else(tmp_path: Path) -> None:
-    random = Random(20)
-    async with served(tmp_path) as it:
-        for n in range(150):
-            client = await it.client()
-            kind = KIND if n % 2 else random.randrange(256)
-            size_bytes = random.choice((0, 1, 5, 12, 40, 3000))
-            data = frame(kind, random.randbytes(size_bytes), random.randbytes(size_bytes))
-            if n % 3 == 0:
-                data = random.randbytes(size_bytes + 8)
-            client.send(data)
-            client.writer.write_eof()
-            await client.read_to_the_end()
-        assert it.append_count == 0
-        await still_serves(it)
-
-
-def address_of(node: SingleNode) -> tuple[str, int]:
-    """Return where a node serves frames."""
-    return "127.0.0.1", int(node.node_json()["framed_address"].rpartition(":")[2])
 
 
 @pytest.mark.long
@@ -67,10 +30,8 @@ def test_a_real_node_outlives_hostile_senders(tmp_path: Path) -> None:
         client.create_topic("orders")
         for _ in range(4):
             client.append("orders", bytes(3 * MIB))
-        assert node.process is not None
-        process = psutil.Process(node.process.pid)
-        before = process.memory_info().rss
-        at = address_of(node)
+        before = resident_size_bytes(node)
+        at = host_and_port("127.0.0.1" + node.node_json()["framed_address"])
         hostile = [FramedClient(at) for _ in range(300)]
         pull = PullRequest(topic="orders", max_size_bytes=4 * MIB).SerializeToString()
         for n, one in enumerate(hostile):
@@ -88,7 +49,7 @@ def test_a_real_node_outlives_hostile_senders(tmp_path: Path) -> None:
         with FramedClient(at) as good:
             wait_for("an answer", lambda: not good.call(PULL, 1, pull).flags & 2)
             assert len(good.call(ROUTE, 2, b"").message) > 0
-        assert process.memory_info().rss < before + 700 * MIB
+        assert resident_size_bytes(node) < before + 700 * MIB
         for one in hostile:
             one.close()
         wait_for("the end of all", lambda: metric(node, "framed_connections") == 0)

@@ -1,7 +1,5 @@
 """TLS at the framed port: as at the gRPC port, and everyone else gets nowhere."""
 
-from __future__ import annotations
-
 import contextlib
 import ssl
 from pathlib import Path

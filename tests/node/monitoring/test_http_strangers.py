@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import psutil
 import pytest
 
 from node.monitoring.http_connections import (
     CONNECTION_COUNT_MAX,
     REQUEST_SIZE_BYTES_MAX,
 )
+from tests.loopback import host_and_port
 from tests.node.processes import SingleNode
-from tests.node.services.bounds.half_senders import metric
+from tests.node.services.bounds.half_senders import metric, resident_size_bytes
 from tests.patience import PATIENCE_S, wait_for
 
 STRANGER_COUNT = 300
@@ -39,8 +39,7 @@ def brief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SingleNode]:
 
 
 def http_address(node: SingleNode) -> tuple[str, int]:
-    host, _, port = node.node_json()["http_address"].rpartition(":")
-    return host, int(port)
+    return host_and_port(node.node_json()["http_address"])
 
 
 @contextmanager
@@ -49,7 +48,9 @@ def strangers(node: SingleNode, source: str, count: int) -> Iterator[list[socket
         yield [
             stack.enter_context(
                 socket.create_connection(
-                    http_address(node), timeout=PATIENCE_S, source_address=(source, 0)
+                    http_address(node),
+                    timeout=PATIENCE_S,
+                    source_address=(source, 0),
                 )
             )
             for _ in range(count)
@@ -133,7 +134,10 @@ def test_slow_requests_do_not_keep_probes_out(node: SingleNode) -> None:
             for number in range(STRANGER_COUNT):
                 try:
                     if number not in links:
-                        links[number] = (socket.create_connection(http_address(node)), 0)
+                        links[number] = (
+                            socket.create_connection(http_address(node)),
+                            0,
+                        )
                     link, at = links[number]
                     link.send(text[at : at + 1])
                     links[number] = (link, at + 1)
@@ -154,9 +158,7 @@ def test_slow_requests_do_not_keep_probes_out(node: SingleNode) -> None:
 @pytest.mark.long
 def test_pipelined_requests_that_nobody_reads_cost_bounded_memory(node: SingleNode) -> None:
     """One request is answered, what follows it is not read, and the rest is bounded in bytes."""
-    assert node.process is not None
-    process = psutil.Process(node.process.pid)
-    before = process.memory_info().rss
+    before = resident_size_bytes(node)
     request = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
 
     def flood(is_over: threading.Event) -> None:
@@ -171,7 +173,7 @@ def test_pipelined_requests_that_nobody_reads_cost_bounded_memory(node: SingleNo
 
     with attacking(flood):
         probes_are_answered(node)
-    assert process.memory_info().rss - before < 64 << 20
+    assert resident_size_bytes(node) - before < 64 << 20
     probes_are_answered(node)
 
 

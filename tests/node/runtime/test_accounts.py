@@ -1,4 +1,5 @@
-"""Accounts: three levels, their limits, leases of the hot path, and that all is given back."""
+"""Accounts: three levels, their limits, leases of the hot path, and that all is given back; rooms
+of tables, of which one address has half."""
 
 import asyncio
 from random import Random
@@ -18,6 +19,7 @@ from node.runtime.accounts import (
     caller,
     on_behalf_of,
 )
+from node.runtime.room import Room
 from node.runtime.shares import DECIDED_MS, Shares
 from tests.seeds import FRESH, chosen
 
@@ -230,3 +232,20 @@ def test_a_network_of_ipv6_counts_as_one_address() -> None:
     assert same[0] is same[1]
     assert accounts.open("::ffff:10.0.0.1").address is accounts.open("10.0.0.1").address
     assert accounts.open("::1").address is not accounts.open("2001:db8:0:1::1").address
+
+
+def test_one_address_leaves_half_of_the_room_to_others() -> None:
+    room, accounts = Room("readers", 8), Accounts()
+    with on_behalf_of(accounts.open("10.0.0.1")):
+        own = [room.take(), room.take(3)]
+        with pytest.raises(BusyError, match=r"readers of 10\.0\.0\.1: 4 held, the limit is 4"):
+            room.take()
+    with on_behalf_of(accounts.open("10.0.0.2")):
+        other = room.take(4)
+    with pytest.raises(BusyError, match="readers: 8 held"):
+        room.take()
+    room.give_back(own[0])
+    assert room.take() == ""
+    for host, count in ((own[1], 3), (other, 4), ("", 1)):
+        room.give_back(host, count)
+    assert (room.used, dict(room._by_host)) == (0, {})

@@ -7,9 +7,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from deploy.local import LocalCluster
-from node.config.load import ConfigError, load
 from node.runtime.private_files import make_private, unusable
-from tests.node.processes import LOOPBACK_FLAGS, SingleNode
+from tests.node.config.test_settings import problems, settings
+from tests.node.processes import SingleNode
 
 SECRETS = ("secret_file", "nameserver_secret_file", "rocketmq_keys_file")
 
@@ -116,16 +116,13 @@ def test_a_secret_that_others_can_read_is_refused_by_name(tmp_path: Path, name: 
     path = tmp_path / "secret"
     path.write_text("AKIA " + "x" * 40)
     more = {"nameserver_listen": "127.0.0.1:9876"} if name.startswith("nameserver") else {}
-    flags = {**LOOPBACK_FLAGS, **more, "directory": str(tmp_path / "data"), name: str(path)}
     for file_mode in (0o644, 0o606):
         path.chmod(file_mode)
-        with pytest.raises(ConfigError) as caught:
-            load(None, flags, {})
-        (problem,) = caught.value.problems
+        (problem,) = problems(**more, **{name: str(path)})
         assert problem.key == name
         assert f"its mode is {file_mode:04o}" in problem.what
     path.chmod(0o600)
-    load(None, flags, {})
+    settings(**more, **{name: str(path)})
 
 
 def test_a_secret_that_cannot_be_read_is_refused_by_name(
@@ -135,21 +132,15 @@ def test_a_secret_that_cannot_be_read_is_refused_by_name(
     path.write_text("x" * 40)
     path.chmod(0o600)
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(ConfigError, match="cannot be read by user"):
-        load(
-            None,
-            {**LOOPBACK_FLAGS, "directory": str(tmp_path / "d"), "secret_file": str(path)},
-            {},
-        )
+    (problem,) = problems(secret_file=str(path))
+    assert "cannot be read by user" in problem.what
 
 
 @pytest.mark.parametrize("name", [*SECRETS, "tls_ca_file"])
-def test_a_file_that_cannot_even_be_looked_at_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_a_file_that_cannot_even_be_looked_at_is_refused_by_name(name: str) -> None:
     """Also one in a directory that only others may enter, which tests of root cannot make."""
     more = {"nameserver_listen": "127.0.0.1:9876"} if name.startswith("nameserver") else {}
-    flags = {**LOOPBACK_FLAGS, **more, "directory": str(tmp_path / "data"), name: "x" * 300}
-    with pytest.raises(ConfigError) as caught:
-        load(None, flags, {})
-    (problem,) = (problem for problem in caught.value.problems if "looked at" in problem.what)
+    all_problems = problems(**more, **{name: "x" * 300})
+    (problem,) = (problem for problem in all_problems if "looked at" in problem.what)
     assert problem.key == name
     assert "File name too long" in problem.what

@@ -108,9 +108,7 @@ def test_a_job_that_was_stopped_may_repeat_its_last_batch(
     client.admin.create_topic("stopped", queue_count=1)
     path, batches = tmp_path / "table", MERGE_COUNT_MIN
     given = {"servers": local.bootstrap, "topic": "stopped", "maxRecordsPerTrigger": "10"}
-    with client.producer() as producer:
-        for n in range(10 * batches):
-            producer.send_nowait("stopped", b"%d" % n)
+    fill(client, "stopped", 0, 10 * batches, queues=1)
     commit = path / CHECKPOINT / "commits" / str(batches - 1)
     done = ingest(spark, given, str(path), follow=True, should_stop=commit.exists)
     assert (done.batch_count, done.merged_file_count) == (batches, 0)
@@ -127,9 +125,7 @@ def test_a_table_that_is_begun_goes_on_from_where_it_is(
     """What was said of the beginning may be no more: later runs do not look at it."""
     local, client = cluster
     client.admin.create_topic("begun", queue_count=1)
-    with client.producer() as producer:
-        for n in range(20):
-            producer.send_nowait("begun", b"%d" % n)
+    fill(client, "begun", 0, 20, queues=1)
     given = {"servers": local.bootstrap, "topic": "begun"}
     ingest(spark, given | {"startingOffsets": "5"}, str(tmp_path))
     again = ingest(spark, given | {"startingOffsets": "900"}, str(tmp_path))

@@ -14,25 +14,29 @@ from planning.commands.quantities import (
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [("4096", 4096), ("1KiB", 1024), ("1.5 TiB", 3 << 39), ("10GB", 10**10), ("0B", 0)],
-)
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"),
+    ("parse", "text", "amount"),
     [
-        ("50000msg/s", LoadRate(50_000, is_bytes=False)),
-        ("1.5kmsg/s", LoadRate(1_500, is_bytes=False)),
-        ("80MB/s", LoadRate(80e6, is_bytes=True)),
-        ("1MiB/s", LoadRate(1 << 20, is_bytes=True)),
-        ("1Gbit/s", LoadRate(125e6, is_bytes=True)),
+        (parse_size, "4096", 4096),
+        (parse_size, "1KiB", 1024),
+        (parse_size, "1.5 TiB", 3 << 39),
+        (parse_size, "10GB", 10**10),
+        (parse_size, "0B", 0),
+        (parse_rate, "50000msg/s", LoadRate(50_000, is_bytes=False)),
+        (parse_rate, "1.5kmsg/s", LoadRate(1_500, is_bytes=False)),
+        (parse_rate, "80MB/s", LoadRate(80e6, is_bytes=True)),
+        (parse_rate, "1MiB/s", LoadRate(1 << 20, is_bytes=True)),
+        (parse_rate, "1Gbit/s", LoadRate(125e6, is_bytes=True)),
+        (parse_span, "500ms", 0.5),
+        (parse_span, "10s", 10),
+        (parse_span, "5m", 300),
+        (parse_span, "2h", 7_200),
+        (parse_span, "7d", 604_800),
     ],
 )
-def test_rates(text: str, rate: LoadRate) -> None:
-    assert parse_rate(text) == rate
+def test_amounts_with_units_are_read(
+    parse: Callable[[str], object], text: str, amount: object
+) -> None:
+    assert parse(text) == amount
 
 
 def test_a_rate_of_bytes_is_one_of_messages_of_a_size() -> None:
@@ -40,13 +44,6 @@ def test_a_rate_of_bytes_is_one_of_messages_of_a_size() -> None:
     assert parse_rate("7msg/s").msgs_per_s(0) == 7
     with pytest.raises(ValueError, match="at least 1 byte"):
         parse_rate("1MB/s").msgs_per_s(0)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("500ms", 0.5), ("10s", 10), ("5m", 300), ("2h", 7_200), ("7d", 604_800)]
-)
-def test_spans(text: str, seconds: float) -> None:
-    assert parse_span(text) == seconds
 
 
 @pytest.mark.parametrize(

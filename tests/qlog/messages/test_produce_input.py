@@ -113,24 +113,19 @@ def test_input_without_an_end_in_sight_is_refused(tmp_path: Path, input_format: 
     assert "is larger than" in str(error)
 
 
-def test_a_pipe_is_read_as_it_is_written() -> None:
+async def test_a_pipe_is_read_as_it_is_written() -> None:
     """Each piece arrives before the next one is written: nothing waits for a full chunk."""
     reading, writing = os.pipe()
-
-    async def act() -> list[bytes]:
-        chunks = []
-        pieces = [b"one\n", b"two\nthr", b"ee\n"]
-        os.write(writing, pieces.pop(0))
+    chunks, pieces = list[bytes](), [b"one\n", b"two\nthr", b"ee\n"]
+    os.write(writing, pieces.pop(0))
+    try:
         async for chunk in read_chunks(reading):
             chunks.append(chunk)
             if pieces:
                 os.write(writing, pieces.pop(0))
             elif len(chunks) == 3:
                 os.close(writing)
-        return chunks
-
-    try:
-        assert asyncio.run(act()) == [b"one\n", b"two\nthr", b"ee\n"]
+        assert chunks == [b"one\n", b"two\nthr", b"ee\n"]
     finally:
         os.close(reading)
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.node.rocketmq.remoting.clients import json_frame
 from tests.node.rocketmq.remoting.codes import (
     ALL_GROUPS,
     CLUSTER,
@@ -36,15 +37,7 @@ def said(document: Any = None, code: int = 0, **ext: str) -> Lie:
 def frame(opaque: int, code: int, ext: dict[str, str], body: bytes, remark: str = "") -> bytes:
     """An answer as it is on the wire."""
     fields = {"code": code, "opaque": opaque, "flag": 1, "extFields": ext, "remark": remark}
-    header = json.dumps(fields).encode()
-    return b"".join(
-        (
-            (4 + len(header) + len(body)).to_bytes(4, "big"),
-            len(header).to_bytes(4, "big"),
-            header,
-            body,
-        )
-    )
+    return json_frame(fields, body)
 
 
 def route(broker: object, address: str) -> dict[str, Any]:

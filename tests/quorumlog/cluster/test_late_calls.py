@@ -1,6 +1,7 @@
-"""A call that ran out of time says whether it may have had an effect."""
+"""A call that ran out of time, or was given up, says whether it may have had an effect."""
 
 import asyncio
+import gc
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -49,7 +50,7 @@ class _FailingCalls(calls.Calls):
         raise first if first is not None else self._then
 
 
-def outcome_of(
+async def outcome_of(
     first: Outcome,
     *,
     is_repeatable: bool,
@@ -57,18 +58,13 @@ def outcome_of(
     then: QuorumlogError | None = None,
 ) -> QuorumlogError:
     """Call until the time is over, or until the refusal, and return the error."""
-
-    async def work() -> None:
-        failing = _FailingCalls(
-            UnavailableError("the connection broke", outcome=first),
-            then or NotLeaderError("ask another one"),
-        )
-        await failing.leader(
-            "Ack", None, Deadline(50), is_repeatable=is_repeatable, is_read=is_read
-        )
-
+    failing = _FailingCalls(
+        UnavailableError("the connection broke", outcome=first),
+        then or NotLeaderError("ask another one"),
+    )
+    how = {"is_repeatable": is_repeatable, "is_read": is_read}
     with pytest.raises(QuorumlogError) as late:
-        asyncio.run(work())
+        await failing.leader("Ack", None, Deadline(50), **how)
     return late.value
 
 
@@ -82,20 +78,20 @@ def outcome_of(
     ],
     ids=["a call that may be done", "one that never arrived", "a read", "an unrepeatable one"],
 )
-def test_a_late_call_says_whether_it_may_have_been_applied(
+async def test_a_late_call_says_whether_it_may_have_been_applied(
     first: Outcome,
     is_repeatable: bool,
     is_read: bool,
     family: type[QuorumlogError],
     outcome: Outcome,
 ) -> None:
-    late = outcome_of(first, is_repeatable=is_repeatable, is_read=is_read)
+    late = await outcome_of(first, is_repeatable=is_repeatable, is_read=is_read)
     assert type(late) is family
     assert late.outcome is outcome
     assert late.retryable is (family is DeadlineError)
 
 
-def test_a_refusal_of_a_repeated_call_says_nothing_about_the_first_one() -> None:
+async def test_a_refusal_of_a_repeated_call_says_nothing_about_the_first_one() -> None:
     """The first one may have made what the second one has found."""
     refusal = ConflictError("it is there")
     for first, is_read, expected in (
@@ -103,7 +99,7 @@ def test_a_refusal_of_a_repeated_call_says_nothing_about_the_first_one() -> None
         (Outcome.UNKNOWN, True, Outcome.NOT_APPLIED),
         (Outcome.NOT_APPLIED, False, Outcome.NOT_APPLIED),
     ):
-        error = outcome_of(first, is_repeatable=True, is_read=is_read, then=refusal)
+        error = await outcome_of(first, is_repeatable=True, is_read=is_read, then=refusal)
         assert isinstance(error, ConflictError)
         assert (error.outcome, error.attempts) == (expected, 2)
     assert refusal.outcome is Outcome.NOT_APPLIED, "others may be told the same"
@@ -120,3 +116,61 @@ def test_of_several_calls_a_refusal_is_in_doubt_if_another_one_was_done() -> Non
         error = calls.beside(refused, [*others, refused])
         assert isinstance(error, ConflictError)
         assert error.outcome is expected
+
+
+# A call whose node was given up while its answer was on the way.
+
+
+async def test_an_answer_counts_that_comes_while_others_are_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may say that nothing was applied, which is more than unknown; and it is not left over."""
+
+    question = asyncio.Event()
+
+    class LateCalls(calls.Calls):
+        async def once(self, *_: Any, **__: Any) -> Any:
+            await question.wait()
+            raise UnavailableError("replaced by a newer leader's", outcome=Outcome.NOT_APPLIED)
+
+    async def moved(*_: Any) -> bool:
+        question.set()
+        await asyncio.sleep(0)
+        return True
+
+    monkeypatch.setattr(calls, "SUSPECT_AFTER_MS", 1)
+    monkeypatch.setattr(calls, "has_moved", moved)
+    late = LateCalls(cast(Router, SimpleNamespace()))
+    node = cast(NodeChannel, SimpleNamespace(address="127.0.0.1:1"))
+    with pytest.raises(UnavailableError, match="replaced") as refused:
+        await late._watched(node, "Append", None, Deadline(30_000), 0)
+    assert refused.value.outcome is Outcome.NOT_APPLIED
+
+
+def test_a_call_that_fails_as_its_caller_is_cancelled_leaves_nothing_to_complain_of() -> None:
+    troubles: list[dict[str, Any]] = []
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: troubles.append(found))
+        is_down = asyncio.Event()
+
+        class FailingCalls(calls.Calls):
+            async def once(self, *_: Any, **__: Any) -> Any:
+                await is_down.wait()
+                raise UnavailableError("the stream was removed")
+
+        failing = FailingCalls(cast(Router, SimpleNamespace()))
+        node = cast(NodeChannel, SimpleNamespace(address="127.0.0.1:1"))
+        caller = asyncio.create_task(failing._watched(node, "Append", None, Deadline(30_000), 0))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        is_down.set()
+        for _ in range(2):  # The call has failed, and its caller does not know yet.
+            await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+
+    asyncio.run(work())
+    gc.collect()
+    assert troubles == []

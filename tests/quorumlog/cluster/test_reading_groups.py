@@ -7,7 +7,7 @@ import pytest
 
 import quorumlog
 from quorumlog import Queue, errors
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import end, eventually
 from tests.quorumlog.fake_cluster import FakeCluster
 from tests.quorumlog.fake_groups import connect, fake_groups
 
@@ -89,11 +89,8 @@ async def test_members_share_the_queues_of_all_groups() -> None:
                     done.set()
 
         readers = [asyncio.create_task(read(member)) for member in members]
-        async with asyncio.timeout(PATIENCE_S):
-            await done.wait()
-        for reader in readers:
-            reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
+        await done.wait()
+        await end(*readers)
         await members.pop().close()
         await eventually(lambda: shares() == [4, 4])
         assert sorted(got) == [b"%02d" % i for i in range(80)]
@@ -135,9 +132,8 @@ async def test_a_member_goes_on_and_commits_while_a_group_is_away() -> None:
         await late.close()
         await groups["g1"].start()
         await client.producer().send("orders", b"there", queue_id=3, group="g1")
-        async with asyncio.timeout(PATIENCE_S):  # What was not processed comes again before it.
-            while (await anext(member)).body != b"there":
-                pass
+        while (await anext(member)).body != b"there":
+            pass  # What was not processed comes again before it.
         await member.close()
 
 

@@ -53,7 +53,7 @@ def popping() -> PopConsumer:
     ],
     ids=["messages", "small batches", "batches", "popped"],
 )
-def test_the_loop_runs_beside_a_handler_that_blocks(
+async def test_the_loop_runs_beside_a_handler_that_blocks(
     take: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocked_s, run_count = 0.0, 0
@@ -67,13 +67,9 @@ def test_the_loop_runs_beside_a_handler_that_blocks(
             await asyncio.sleep(0)
             run_count += 1
 
-    async def program() -> None:
-        nonlocal blocked_s
-        running, call = asyncio.create_task(run()), take()
-        for _ in range(COUNT):
-            await call()
-            blocked_s += 1.0
-        running.cancel()
-
-    asyncio.run(program())
+    running, call = asyncio.create_task(run()), take()
+    for _ in range(COUNT):
+        await call()
+        blocked_s += 1.0
+    running.cancel()
     assert run_count > COUNT // 2

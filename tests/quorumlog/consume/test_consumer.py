@@ -16,7 +16,7 @@ from quorumlog.pb import log_pb2
 from quorumlog.records.message import MessageBatch
 from quorumlog.records.options import Consistency
 from store.record.message import encode_message
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import end, eventually
 from tests.quorumlog.fake_cluster import connect, fake_cluster, fill, filled
 
 
@@ -176,8 +176,7 @@ async def test_a_master_that_lost_the_end_of_its_log_is_read_from_that_end_on(co
         cluster.elect(2)
         await eventually(lambda: len(got) >= 20 + count)
         assert got == [*(b"%d" % i for i in range(20)), *new]
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+        await end(reading)
 
 
 async def test_local_reads_ask_the_replica_that_was_named() -> None:
@@ -284,7 +283,7 @@ async def test_a_replica_that_lags_behind_the_end_is_asked_to_wait() -> None:
 
     reads: Any = Lagging()
     fetcher = Fetcher(reads, Queue("t", 0), 0, FetchOptions(), Inbox(), end_offset=3)
-    await asyncio.wait_for(fetcher._task, PATIENCE_S)
+    await fetcher._task
     assert reads.waits == [0, FetchOptions().wait_ms]
 
 

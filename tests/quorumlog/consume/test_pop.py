@@ -12,7 +12,8 @@ from quorumlog.consume.pop import PopConsumer, PopMessage, PopOptions
 from quorumlog.errors import Outcome
 from quorumlog.pb import consumer_pb2, pop_pb2
 from store.record.message import encode_message
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import end, eventually
+from tests.quorumlog.fake_cluster import connect, fake_cluster
 
 
 class FakeBroker:
@@ -103,11 +104,6 @@ async def asked(broker: FakeBroker, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def cancel(task: "asyncio.Task[Any]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
 async def test_two_receives_at_once_get_different_messages() -> None:
     """They had one name for their calls, so the second one was given what the first one was."""
 
@@ -117,7 +113,7 @@ async def test_two_receives_at_once_get_different_messages() -> None:
     receiving = [asyncio.create_task(consumer.receive(1)) for _ in range(2)]
     await asked(broker, 2)
     broker.gate.set()
-    batches = await asyncio.wait_for(asyncio.gather(*receiving), PATIENCE_S)
+    batches = await asyncio.gather(*receiving)
     assert sorted(bodies(*messages) for messages in batches) == ["a", "b"]
 
 
@@ -146,7 +142,7 @@ async def test_messages_of_a_cancelled_receive_come_with_the_next() -> None:
     broker.gate.clear()
     receiving = asyncio.create_task(consumer.receive(3))
     await asked(broker, 1)
-    await cancel(receiving)
+    await end(receiving)
     broker.gate.set()
     assert bodies(*await consumer.receive(3)) == "abc"
     assert bodies(*await consumer.receive(3)) == "de"
@@ -162,7 +158,7 @@ async def test_no_more_is_handed_out_than_was_asked_for() -> None:
     receiving = asyncio.create_task(consumer.receive(5))
     await asked(broker, 1)
     assert list(broker.given.values()) == [[*"abcde"]]
-    await cancel(receiving)
+    await end(receiving)
     broker.gate.set()
     assert [bodies(*await consumer.receive(1)) for _ in range(5)] == [*"abcde"]
 
@@ -235,3 +231,23 @@ async def test_a_consumer_at_work_stays_a_member(monkeypatch: pytest.MonkeyPatch
     await consumer.close()
     assert set(broker.beats) == {("me@1", True)}
     assert broker.left == ["me@1"]
+
+
+async def test_the_options_of_a_pop_consumer_are_checked() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        bad: list[dict[str, Any]] = [
+            {"topics": []},
+            {"topics": ["a", "a"]},
+            {"invisible": 0},
+            {"invisible": 50_000},
+            {"start": "middle"},
+            {"timeout_ms": -1},
+        ]
+        for wrong in bad:
+            options = {"topics": "orders", **wrong}
+            with pytest.raises(errors.InvalidRequestError):
+                client.pop_consumer("g", **options)
+        consumer = client.pop_consumer("g", "orders")
+        for count, wait in ((0, 1), (33, 1), (1, -1), (1, 3_601)):
+            with pytest.raises(errors.InvalidRequestError):
+                await consumer.receive(count, wait=wait)

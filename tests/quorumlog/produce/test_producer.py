@@ -136,8 +136,7 @@ async def test_an_unknown_topic_fails_its_own_messages_only() -> None:
 
 
 async def test_a_bad_message_is_refused_at_once() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer()
+    async with producing() as (cluster, producer):
         for topic, code in (("", "client.bad_topic"), ("a b", "client.bad_topic")):
             with pytest.raises(errors.InvalidRequestError) as caught:
                 producer.send_nowait(topic, b"")
@@ -154,9 +153,9 @@ async def test_a_bad_message_is_refused_at_once() -> None:
 
 
 async def test_the_buffer_is_bounded() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
+    options = {"buffer_size_bytes_max": 5_000, "batch_size_bytes_max": 1_000}
+    async with producing(**options) as (cluster, producer):
         cluster.append_delay_s = 0.01
-        producer = client.producer(buffer_size_bytes_max=5_000, batch_size_bytes_max=1_000)
         for _ in range(10):
             producer.send_nowait("orders", bytes(400))
         with pytest.raises(errors.BusyError) as caught:
@@ -236,9 +235,8 @@ async def test_the_buffer_takes_what_fits_exactly_and_any_message_when_it_is_emp
 @pytest.mark.long
 async def test_waiting_for_room_ends_with_the_deadline_or_a_cancellation() -> None:
     async with producing(buffer_size_bytes_max=1_000, timeout_ms=3_000) as (cluster, producer):
-        cluster.nodes[1].gate.clear()
-        cluster.nodes[2].gate.clear()
-        cluster.nodes[3].gate.clear()
+        for node in cluster.nodes.values():
+            node.gate.clear()
         producer.send_nowait("orders", bytes(800))
         waiting = asyncio.create_task(producer.enqueue("orders", bytes(800)))
         with pytest.raises(TimeoutError):
@@ -406,10 +404,10 @@ async def test_a_message_that_was_never_sent_says_that_no_leader_was_found() -> 
 async def test_the_largest_message_of_a_batch_is_checked() -> None:
     """Where only the bodies differ, one of them is checked for all."""
     large = bytes(BATCH_SIZE_BYTES_LIMIT - 512)
-    async with fake_cluster(1) as cluster, connect(cluster) as client:
+    async with producing(1) as (_, producer):
         for bodies in ([b"", large], [large, b""]):
             with pytest.raises(errors.TooLargeError, match="the message has 4189"):
-                await client.producer().send_batch("orders", bodies)
+                await producer.send_batch("orders", bodies)
 
 
 @pytest.mark.parametrize("is_batch", [False, True])
@@ -425,9 +423,32 @@ async def test_the_wait_for_room_is_part_of_the_time_of_a_send(
             return made[-1]
 
         monkeypatch.setattr("quorumlog.produce.producer.Deadline", deadline)
-        await (
-            producer.send_batch("orders", [bytes(900)])
-            if is_batch
-            else producer.send("orders", bytes(900))
-        )
+        if is_batch:
+            await producer.send_batch("orders", [bytes(900)])
+        else:
+            await producer.send("orders", bytes(900))
         assert len(made) == 1
+
+
+async def test_a_message_group_chooses_the_queue_and_travels_along() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        count = (await client.route("orders")).topics["orders"].queue_count
+        producer = client.producer()
+        for name in ("a", "b", "customer 7", "\u00e9"):
+            first = await producer.send("orders", b"1", message_group=name)
+            two = await producer.send(
+                "orders", b"2", message_group=name, key="k", properties={"x": "y"}
+            )
+            three = await (await producer.enqueue("orders", b"3", message_group=name)).receipt()
+            four = await producer.send_nowait("orders", b"4", message_group=name).receipt()
+            many = await producer.send_batch(
+                "orders", [OutgoingMessage(b"5", properties={"__SHARDINGKEY": name}, key="other")]
+            )
+            receipts = [first, two, three, four, *many]
+            assert {r.queue_id for r in receipts} == {key_queue(name, count)}
+            message = await client.get_message(two.message_id)
+            assert message.properties == {"KEYS": "k", "x": "y", "__SHARDINGKEY": name}
+        named = await producer.send("orders", b"6", message_group="a", queue_id=3)
+        assert named.queue_id == 3
+        with pytest.raises(errors.InvalidRequestError):
+            await producer.send("orders", b"7", message_group="")

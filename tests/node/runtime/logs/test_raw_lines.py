@@ -15,6 +15,7 @@ import pytest
 from node.metrics import LOG_LINES
 from node.runtime.logs.line_budget import INTERVAL_S, LINE_COUNT_MAX, LineBudget
 from node.runtime.logs.raw_lines import LINE_SIZE_BYTES_MAX
+from tests.loopback import host_and_port
 from tests.node.peers.certificates import tls_settings
 from tests.node.processes import SingleNode
 from tests.patience import PATIENCE_S, wait_for
@@ -159,13 +160,13 @@ def test_a_node_s_log_is_json_whatever_strangers_do(tmp_path: Path) -> None:
     with node:
         listening = node.node_json()
         for name in ("address", "peer_address", "http_address"):
-            host, _, port = listening[name].rpartition(":")
+            at = host_and_port(listening[name])
             for data in garbage * 40:
-                with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as link:
+                with socket.create_connection(at, timeout=PATIENCE_S) as link:
                     link.sendall(data)
-        host, _, port = listening["address"].rpartition(":")
+        at = host_and_port(listening["address"])
         with (
-            socket.create_connection((host, int(port)), timeout=PATIENCE_S) as link,
+            socket.create_connection(at, timeout=PATIENCE_S) as link,
             contextlib.suppress(OSError),
             careless.wrap_socket(link) as tls,
         ):

@@ -15,6 +15,7 @@ from node.services.bounds.request_watch import (
     RequestWatch,
 )
 from tests.node.services.bounds.callers import Callers
+from tests.patience import end
 
 MIB = 1 << 20
 HALF_SIZE_BYTES_MAX = LIMITS[Kind.HALF_STREAMS].size_bytes_max
@@ -94,9 +95,7 @@ async def opened(here: Here, *peers: str) -> list[Client]:
 
 
 async def ended(*clients: Client) -> None:
-    for client in clients:
-        client.task.cancel()
-    await asyncio.gather(*(client.task for client in clients), return_exceptions=True)
+    await end(*(client.task for client in clients))
 
 
 async def test_a_message_that_stays_half_ends_its_stream() -> None:

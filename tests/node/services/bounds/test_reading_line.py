@@ -19,7 +19,7 @@ from node.services.calls import refuse
 from node.services.server import OPTIONS, GrpcServer
 from tests.node.services.bounds.callers import Callers
 from tests.node.services.bounds.http2 import HalfSender
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, end, eventually
 
 ROOM = [LIMITS[Kind.CALLS].part(part)[1] // REQUEST_SIZE_BYTES_MAX for part in (8, 2, 1)]
 """Requests of the largest size of a connection, of an address, and of all."""
@@ -64,9 +64,7 @@ class _Here:
         await self.settle()
 
     async def end(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await end(*self.tasks)
         assert self.callers.accounts.total.is_empty
 
 

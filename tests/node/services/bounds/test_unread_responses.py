@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
-import psutil
 import pytest
 
 from node.config.types import Address
@@ -35,15 +34,13 @@ from quorumlog.pb import log_pb2
 from store.files.spare_descriptors import SpareDescriptors
 from tests.node.processes import SingleNode
 from tests.node.services.bounds.callers import Callers, echo_sender, echoing, unshared
-from tests.node.services.bounds.half_senders import metric
-from tests.node.services.bounds.http2 import HalfSender
+from tests.node.services.bounds.half_senders import MIB, half_senders, metric, resident_size_bytes
 from tests.patience import PATIENCE_S, eventually, wait_for
 
 CALL_COUNT_MAX = 30
 WAITING_SIZE_BYTES_MAX = LIMITS[Kind.ANSWERS].size_bytes_max // 2
 """What one address may have."""
 HELD = 'held_bytes{kind="answers"}'
-MIB = 1 << 20
 PULL = "/quorumlog.v1.LogService/Pull"
 
 
@@ -57,28 +54,19 @@ def test_pulls_that_nobody_reads_are_bounded(tmp_path_factory: pytest.TempPathFa
         client.create_topic("orders")
         for _ in range(8):
             client.append("orders", bytes(3 * MIB))
-        assert node.process is not None
-        process = psutil.Process(node.process.pid)
-        before = process.memory_info().rss
-        senders = []
-        for _ in range(20):
-            sender = HalfSender(node.node_json()["address"], source="127.0.0.2")
-            senders.append(sender)
-            sender.greet()
-            sender.look()
-            for stream in range(1, 21, 2):
-                sender.call(stream, PULL, size_bytes=len(data))
-                sender.send(stream, data)
-
-        wait_for("a full table", lambda: metric(node, HELD) > 100 * MIB)
-        for _ in range(5):  # They wait in the share of their address.
-            assert client.pull("orders", max_size_bytes=16 * MIB).record_count > 0
-        assert metric(node, HELD) <= WAITING_SIZE_BYTES_MAX
-        # Each response is there up to three times while it is made, and malloc keeps what it had:
-        # 0.9 to 1.4 GiB measured. All 200 would be 3 GiB, and stay.
-        assert process.memory_info().rss - before < 8 * WAITING_SIZE_BYTES_MAX
-        for sender in senders:
-            sender.close()
+        before = resident_size_bytes(node)
+        with half_senders(node, 20) as senders:
+            for sender in senders:
+                for stream in range(1, 21, 2):
+                    sender.call(stream, PULL, size_bytes=len(data))
+                    sender.send(stream, data)
+            wait_for("a full table", lambda: metric(node, HELD) > 100 * MIB)
+            for _ in range(5):  # They wait in the share of their address.
+                assert client.pull("orders", max_size_bytes=16 * MIB).record_count > 0
+            assert metric(node, HELD) <= WAITING_SIZE_BYTES_MAX
+            # Each response is there up to three times while it is made, and malloc keeps what it
+            # had: 0.9 to 1.4 GiB measured. All 200 would be 3 GiB, and stay.
+            assert resident_size_bytes(node) - before < 8 * WAITING_SIZE_BYTES_MAX
         wait_for("the end of all", lambda: metric(node, HELD) == 0)
 
 
