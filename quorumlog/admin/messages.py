@@ -146,17 +146,14 @@ class MessageAdmin(AdminCalls):
         message_id = message if isinstance(message, str) else message.message_id
         if isinstance(message, Receipt):
             group = group or message.group
-        broker_group = self._groups.get(group)
         request = delay_pb2.CancelDelayedRequest(
             message_id=message_id, cluster_id=self._groups.cluster_id
         )
-        response = await self._lead(broker_group, "CancelDelayed", request)
-        return of_pb(CancelledDelay, response)
+        return of_pb(CancelledDelay, await self._lead(self._groups.get(group), request))
 
     async def delay_status(self) -> list[DelayStatus]:
         """Return the delayed messages of each broker group, by group name."""
-        request = delay_pb2.DelayStatusRequest()
-        answers, _ = await self._each("DelayStatus", request)
+        answers, _ = await self._each(delay_pb2.DelayStatusRequest())
         return [
             of_pb(DelayStatus, pb, group=name, delay_ms_max=pb.horizon_ms)
             for name, pb in sorted(answers.items())
@@ -164,8 +161,7 @@ class MessageAdmin(AdminCalls):
 
     async def describe_pop(self, group: str) -> list[PopQueue]:
         """Return the queues in which a group has messages in flight, by topic."""
-        request = pop_pb2.DescribePopRequest(group=group)
-        answers, _ = await self._each("DescribePop", request, may_be_away=False)
+        answers, _ = await self._each(pop_pb2.DescribePopRequest(group=group), may_be_away=False)
         queues = [
             of_pb(PopQueue, queue, group=name)
             for name, answer in answers.items()
@@ -178,8 +174,7 @@ class MessageAdmin(AdminCalls):
 
         Derived from log and state by each call. Raises NotFoundError.
         """
-        request = lookup_pb2.TraceMessageRequest(message_id=message_id)
-        answers, _ = await self._each("TraceMessage", request)
+        answers, _ = await self._each(lookup_pb2.TraceMessageRequest(message_id=message_id))
         group, answer = next(iter(answers.items()))
         events = [of_pb(TraceEvent, event) for event in answer.events]
         messages = decode_records(answer.record, group=group)
@@ -187,8 +182,7 @@ class MessageAdmin(AdminCalls):
 
     async def topic_sizes(self, topic: str) -> list[TopicSizes]:
         """Return the sizes of the messages of a topic, for each broker group."""
-        request = lookup_pb2.TopicSizesRequest(topic=topic)
-        answers, _ = await self._each("TopicSizes", request)
+        answers, _ = await self._each(lookup_pb2.TopicSizesRequest(topic=topic))
         return [
             of_pb(
                 TopicSizes,

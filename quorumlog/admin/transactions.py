@@ -39,7 +39,7 @@ class TransactionAdmin(AdminCalls):
                     max_count=min(_PAGE_COUNT, max_count - len(transactions)),
                     after_id=after_id,
                 )
-                response = await self._lead(group, "ListTransactions", request)
+                response = await self._lead(group, request)
                 page = len(response.transactions)
                 transactions += (
                     TransactionInfo.of(info, group.name) for info in response.transactions
@@ -54,7 +54,7 @@ class TransactionAdmin(AdminCalls):
         """Return a transaction: open, with its messages, or ended. Raises NotFoundError."""
         at = self._groups.get(group)
         request = transaction_pb2.DescribeTransactionRequest(transaction_id=transaction_id)
-        response = await self._lead(at, "DescribeTransaction", request)
+        response = await self._lead(at, request)
         is_open = response.outcome == transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED
         return TransactionDescription(
             transaction_id,
@@ -71,11 +71,9 @@ class TransactionAdmin(AdminCalls):
 
         Raises NotFoundError, TransactionEndedError when it had ended in another way.
         """
-        outcome = PB_OUTCOMES[as_decision(decision)]
-        at = self._groups.get(group)
         request = transaction_pb2.EndTransactionRequest(
             transaction_id=transaction_id,
-            outcome=outcome,
+            outcome=PB_OUTCOMES[as_decision(decision)],
             cluster_id=self._groups.cluster_id,
         )
-        return bool((await self._lead(at, "EndTransaction", request)).was_ended)
+        return bool((await self._lead(self._groups.get(group), request)).was_ended)

@@ -384,7 +384,7 @@ class GroupConsumer(Consumption):
             group=self.group, cluster_id=self._groups.cluster_id, offsets=rows
         )
         with self._unanswered(free):
-            response = await self._membership(group).call("CommitOffsets", request, limit)
+            response = await self._membership(group).call(request, limit)
         stays = {Queue(row.topic, row.queue_id, group.name): row for row in response.moved}
         self._note_stored({queue: free[queue] for queue in free.keys() - stays.keys()})
         own = {q: Known.of(row) for q, row in stays.items() if self._known(q).may_be(row)}
@@ -630,7 +630,7 @@ class GroupConsumer(Consumption):
     ) -> Sequence[consumer_pb2.GroupOffset]:
         ids = [common_pb2.QueueId(topic=one.topic, queue_id=one.queue_id) for one in queues]
         request = consumer_pb2.FetchOffsetsRequest(group=self.group, queues=ids)
-        response = await self._membership(group).call("FetchOffsets", request, deadline)
+        response = await self._membership(group).call(request, deadline)
         rows: Sequence[consumer_pb2.GroupOffset] = response.offsets
         return rows
 

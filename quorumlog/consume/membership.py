@@ -177,7 +177,7 @@ class Membership:
         own, backoff = self._identity, Backoff(deadline)
         stored = consumer_pb2.FetchOffsetsRequest(group=own.group)
         while True:
-            answer = await self.call("FetchOffsets", stored, deadline)
+            answer = await self.call(stored, deadline)
             begun = {one.topic for one in answer.offsets}
             topics = {queue.topic for queue in queues}.intersection(own.topics) - begun
             if not topics:
@@ -199,7 +199,7 @@ class Membership:
                 topic=topic, queue_id=queue_id, expected=_NOT_SET, offset=offset
             )
         with suppress(ConflictError):  # The caller looks again at what is stored.
-            await self.call("CommitConsumed", request, deadline)
+            await self.call(request, deadline)
 
     def _share_of(self, counts: dict[str, int]) -> list[Pair]:
         """Return this member's queues of some topics, given by their counts of queues."""
@@ -250,7 +250,7 @@ class Membership:
         self.is_known = True
 
         async def beat() -> Any:
-            return await self.call("Heartbeat", request, deadline)
+            return await self.call(request, deadline)
 
         response = await (beat() if self._is_let_in else let_in(beat, deadline))
         self._is_let_in = True
@@ -281,11 +281,11 @@ class Membership:
             group=own.group, client_id=own.client_id, instance=own.instance
         )
         # A member that never had a share has little to give back: a short timeout is enough.
-        await self.call("LeaveGroup", request, deadline if self.is_joined else Deadline(AWAY_MS))
+        await self.call(request, deadline if self.is_joined else Deadline(AWAY_MS))
 
-    async def call(self, method: str, request: object, deadline: Deadline) -> Any:
+    async def call(self, request: object, deadline: Deadline) -> Any:
         """Call the broker group's leader."""
-        return await self.group.calls.leader(method, request, deadline, is_repeatable=True)
+        return await self.group.calls.leader(request, deadline)
 
 
 def _ids(queues: Iterable[Pair]) -> list[common_pb2.QueueId]:

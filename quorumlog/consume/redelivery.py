@@ -79,7 +79,7 @@ class Redeliveries:
         request.producer_id, request.sequence = self._producer_id, self._sequence
         try:
             response: retry_pb2.RetryLaterResponse = await self._group.calls.leader(
-                "RetryLater", request, deadline, is_repeatable=True
+                request, deadline
             )
         except BaseException:  # Cancelled, too.
             self._begin()

@@ -283,7 +283,7 @@ class Sender:
         request = log_pb2.RouteRequest(topics=topics, cluster_id=self._router.cluster_id)
         try:
             response = await self._calls.once(
-                node, "Route", request, min(deadline.remaining_s, SUSPECT_AFTER_MS / 1000)
+                node, request, min(deadline.remaining_s, SUSPECT_AFTER_MS / 1000)
             )
         except QuorumlogError:
             return  # The stream to this node is about to fail, with a better error.

@@ -55,7 +55,7 @@ class ProducerIdentity:
             return
         request = log_pb2.ClaimProducerRequest(name=self._name, cluster_id=cluster_id)
         try:
-            answer = await calls.leader("ClaimProducer", request, deadline, is_repeatable=True)
+            answer = await calls.leader(request, deadline)
         except QuorumlogError as error:
             error.outcome = Outcome.NOT_APPLIED  # The outcome of the messages: none was sent yet.
             raise

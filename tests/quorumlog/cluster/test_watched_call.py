@@ -36,7 +36,7 @@ async def test_an_answer_counts_that_comes_while_others_are_asked(
     late = LateCalls(cast(Router, SimpleNamespace()))
     node = cast(NodeChannel, SimpleNamespace(address="127.0.0.1:1"))
     with pytest.raises(UnavailableError, match="replaced") as refused:
-        await late._watched(node, "Append", None, Deadline(30_000), 0)
+        await late._watched(node, None, Deadline(30_000), 0)
     assert refused.value.outcome is Outcome.NOT_APPLIED
 
 
@@ -54,7 +54,7 @@ def test_a_call_that_fails_as_its_caller_is_cancelled_leaves_nothing_to_complain
 
         failing = FailingCalls(cast(Router, SimpleNamespace()))
         node = cast(NodeChannel, SimpleNamespace(address="127.0.0.1:1"))
-        caller = asyncio.create_task(failing._watched(node, "Append", None, Deadline(30_000), 0))
+        caller = asyncio.create_task(failing._watched(node, None, Deadline(30_000), 0))
         for _ in range(3):
             await asyncio.sleep(0)
         is_down.set()

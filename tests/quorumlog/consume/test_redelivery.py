@@ -28,8 +28,7 @@ class FakeGroup:
         self.answers: list[Exception | None] = []
         self.asked: list[RetryLaterRequest] = []
 
-    async def leader(self, method: str, request: Any, *_: Any, **__: Any) -> Any:
-        assert method == "RetryLater"
+    async def leader(self, request: Any, *_: Any, **__: Any) -> Any:
         request_copy = RetryLaterRequest()
         request_copy.CopyFrom(request)
         self.asked.append(request_copy)
