@@ -35,8 +35,15 @@ from deploy.local_nodes import (
     place_nameserver,
     rocketmq_settings,
 )
-from deploy.local_process import NodeProcess, is_free, spawn
-from deploy.private_files import make_directory, make_missing, open_private, write_private
+from deploy.local_process import (
+    NodeProcess,
+    is_free,
+    make_directory,
+    make_missing,
+    open_private,
+    spawn,
+    write_private,
+)
 from store.errors import StoreFullError
 
 STATE_FILE: Final = "local.json"

@@ -11,13 +11,14 @@ from typing import Final
 
 from quorumlog.admin.calls import Answers
 from quorumlog.admin.groups import GroupAdmin
-from quorumlog.admin.ha_types import HaGroup, HaPromotion, HaStatus
 from quorumlog.admin.messages import MessageAdmin
-from quorumlog.admin.transactions import TransactionAdmin
 from quorumlog.admin.types import (
     ChainDigest,
     ClusterStatus,
     GroupStatus,
+    HaGroup,
+    HaPromotion,
+    HaStatus,
     LeaderInfo,
     MemberStatus,
     NodeDown,
@@ -41,7 +42,7 @@ STATUS_TIMEOUT_MS: Final = 2_000  # For all nodes of a group together, in `clust
 
 
 @checked
-class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
+class Admin(GroupAdmin, MessageAdmin):
     """Administers the cluster that a client is connected to; `client.admin`.
 
     Every call raises QuorumlogError; `outcome` tells whether the failed call may have had an

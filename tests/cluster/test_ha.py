@@ -11,7 +11,7 @@ import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
-from quorumlog.admin.ha_types import HaLoss, HaStatus
+from quorumlog.admin.types import HaLoss, HaStatus
 from quorumlog.errors import ServerError
 from tests.cluster.conftest import running
 from tests.cluster.workload import Workload, read_all
