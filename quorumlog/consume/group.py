@@ -590,11 +590,6 @@ class GroupConsumer(Consumption):
                 _log.warning("group %s: no heartbeat%s: %s", self.group, where, error)
                 await asyncio.sleep(membership.heartbeat_ms / 1000)
 
-    def _on_helper_ended(self, task: "asyncio.Task[None]") -> None:
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            self._fail(error)
-
     def _fail(self, error: Exception) -> None:
         """Stop: this is no member any more, so it hands nothing out and stores nothing."""
         self._inbox.fail(error, at_once=True)

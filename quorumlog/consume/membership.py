@@ -175,6 +175,7 @@ class Membership:
         topic, and before this member is one. So a queue without an offset came later, also
         when other members join at the same time."""
         own, backoff = self._identity, Backoff(deadline)
+        reading = Reading(ReadFreshness(), deadline)
         stored = consumer_pb2.FetchOffsetsRequest(group=own.group)
         while True:
             answer = await self.call(stored, deadline)
@@ -183,23 +184,20 @@ class Membership:
             if not topics:
                 break
             for topic in sorted(topics):
-                await self._begin_topic([q for q in queues if q.topic == topic], deadline)
+                ours = [queue for queue in queues if queue.topic == topic]
+                offsets = await self._starts.offsets(self._reads, ours, reading)
+                request = transaction_pb2.CommitConsumedRequest(
+                    cluster_id=self.group.router.cluster_id
+                )
+                request.consumed.group = own.group
+                for (_, queue_id), offset in offsets.items():
+                    request.consumed.offsets.add(
+                        topic=topic, queue_id=queue_id, expected=_NOT_SET, offset=offset
+                    )
+                with suppress(ConflictError):  # Another member was first: look again.
+                    await self.call(request, deadline)
             await backoff.pause()  # Another member's entry may be under way.
         self._starts.begun |= {(self.group.name, queue.topic) for queue in queues}
-
-    async def _begin_topic(self, queues: Sequence[Queue], deadline: Deadline) -> None:
-        """Store the first offsets of a topic, all or none, unless another member was first."""
-        offsets = await self._starts.offsets(
-            self._reads, queues, Reading(ReadFreshness(), deadline)
-        )
-        request = transaction_pb2.CommitConsumedRequest(cluster_id=self.group.router.cluster_id)
-        request.consumed.group = self._identity.group
-        for (topic, queue_id), offset in offsets.items():
-            request.consumed.offsets.add(
-                topic=topic, queue_id=queue_id, expected=_NOT_SET, offset=offset
-            )
-        with suppress(ConflictError):  # The caller looks again at what is stored.
-            await self.call(request, deadline)
 
     def _share_of(self, counts: dict[str, int]) -> list[Pair]:
         """Return this member's queues of some topics, given by their counts of queues."""

@@ -196,13 +196,11 @@ class Sender:
             if self.waiting:
                 failures += 1
                 backoff.deadline = self.waiting[0].deadline
-                await self._pause(error_met, backoff, failures)
-
-    async def _pause(self, error: QuorumlogError, backoff: Backoff, failures: int) -> None:
-        at_once = not error.retryable or isinstance(error, errors.NotLeaderError | UnavailableError)
-        if at_once and failures <= REDIRECTS_AT_ONCE:
-            return  # The batch was settled, or the leader is searched for anyway.
-        await backoff.pause(error.retry_after_ms)
+                # The batch was settled, or the leader is searched for anyway.
+                is_searched = isinstance(error_met, errors.NotLeaderError | UnavailableError)
+                is_settled = is_searched or not error_met.retryable
+                if not is_settled or failures > REDIRECTS_AT_ONCE:
+                    await backoff.pause(error_met.retry_after_ms)
 
     # One session.
 

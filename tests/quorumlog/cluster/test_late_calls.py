@@ -63,9 +63,7 @@ def outcome_of(
             UnavailableError("the connection broke", outcome=first),
             then or NotLeaderError("ask another one"),
         )
-        await failing.leader(
-            "Ack", None, Deadline(50), is_repeatable=is_repeatable, is_read=is_read
-        )
+        await failing.leader(None, Deadline(50), is_repeatable=is_repeatable, is_read=is_read)
 
     with pytest.raises(QuorumlogError) as late:
         asyncio.run(work())
