@@ -21,8 +21,7 @@ import click
 from qlog.parsed import make_strict
 from qlog.transport import transport_option
 from quorumlog.cluster.grpc_engine import check_polling, choose_engine
-from quorumlog.command_errors import CliError, ExitCode, report
-from quorumlog.command_signals import take_signals
+from quorumlog.command_errors import CliError, ExitCode, report, take_signals
 from quorumlog.standard_output import drop_unwritten, escape_output, prepare_stderr, prepare_stdout
 from quorumlog.version import __version__
 

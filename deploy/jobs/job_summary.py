@@ -18,8 +18,7 @@ from typing import NoReturn, Self
 
 import click
 
-from quorumlog.command_errors import CliError, ExitCode, report
-from quorumlog.command_signals import take_signals
+from quorumlog.command_errors import CliError, ExitCode, report, take_signals
 
 Rows = Sequence[tuple[str, str]]
 Reached = Callable[[int], None]

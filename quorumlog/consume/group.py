@@ -32,7 +32,13 @@ from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.consumer import Consumption
 from quorumlog.consume.in_hand import Reader
 from quorumlog.consume.local_offsets import LocalOffsets
-from quorumlog.consume.membership import AWAY_MS, Identity, Membership
+from quorumlog.consume.membership import (
+    AWAY_MS,
+    Identity,
+    Membership,
+    Redeliveries,
+    Redelivery,
+)
 from quorumlog.consume.moves import UNKNOWN, Known, Moves, moved_conflict
 from quorumlog.consume.prefetch import (
     HELD_COUNT_MAX,
@@ -41,7 +47,6 @@ from quorumlog.consume.prefetch import (
 )
 from quorumlog.consume.reads import ReadCalls, Reading, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
-from quorumlog.consume.redelivery import Redeliveries, Redelivery
 from quorumlog.consume.starts import START_MS, Starts
 from quorumlog.errors import ConflictError, InvalidRequestError, Outcome, QuorumlogError
 from quorumlog.pb import common_pb2, consumer_pb2

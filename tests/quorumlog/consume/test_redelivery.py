@@ -8,8 +8,8 @@ import pytest
 
 from quorumlog import errors
 from quorumlog.cluster.retry import Deadline
+from quorumlog.consume.membership import Redeliveries, Redelivery
 from quorumlog.consume.prefetch import Inbox
-from quorumlog.consume.redelivery import Redeliveries, Redelivery
 from quorumlog.errors import Outcome
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryLaterResponse

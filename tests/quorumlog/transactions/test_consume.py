@@ -19,10 +19,9 @@ from quorumlog.errors import (
     WrongTypeError,
 )
 from quorumlog.pb import consumer_pb2, log_pb2
-from quorumlog.produce.outgoing_messages import OutgoingForm, entry_of
+from quorumlog.produce.outgoing_messages import OutgoingForm, UniqueKeys, entry_of
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.queues import Queue
-from quorumlog.records.unique_keys import UniqueKeys
 from quorumlog.transactions.consume import ConsumeTransaction
 from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_cluster import connect, fake_cluster
