@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import quorumlog
+from quorumlog.cluster.calls import method_of
 from quorumlog.consume.moves import Known
 from quorumlog.errors import (
     ConflictError,
@@ -119,8 +120,8 @@ async def test_a_commit_that_met_a_conflict_after_an_attempt_without_an_answer(
         def get(self, _: str) -> "Group":
             return self
 
-        async def leader(self, method: str, *_: Any, **__: Any) -> Any:
-            if method == "CommitConsumed":
+        async def leader(self, request: Any, *_: Any, **__: Any) -> Any:
+            if method_of(request) == "CommitConsumed":
                 raise ConflictError("somebody was faster", outcome=conflict)
             if stored is None:
                 raise DeadlineError("no leader")
