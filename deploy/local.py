@@ -358,7 +358,11 @@ class LocalCluster:
                 return leaders[min(leaders)]
             for node_id, state in states.items():
                 if state.state not in ("running", "paused"):
-                    self._raise_died(node_id)
+                    code, log = self.exit_code(node_id), self.log_path(node_id)
+                    ended = "ended" if code is None else f"ended with exit code {code}"
+                    what = f"node {node_id} {ended}: {last_words(log) or 'it said nothing'}"
+                    do = f"read {log}; docs/operations.md has the exit codes"
+                    raise LocalError("local.died", what, do)
                 # Slaves of a master without room know who leads, and are ready.
                 waiting = [s for s in states.values() if s.group == state.group and not s.is_ready]
                 is_full = bool(waiting) and all(_NO_ROOM in one.detail for one in waiting)
@@ -482,14 +486,6 @@ class LocalCluster:
         names = ("role", "term", "leader_id", "commit_index", "applied_index", "detail")
         given = {name: answer[name] for name in names}
         return replace(described, is_ready=answer["ready"], **given)
-
-    def _raise_died(self, node_id: int) -> None:
-        code = self.exit_code(node_id)
-        ended = "ended" if code is None else f"ended with exit code {code}"
-        words = last_words(self.log_path(node_id))
-        what = f"node {node_id} {ended}: {words or 'it said nothing'}"
-        do = f"read {self.log_path(node_id)}; docs/operations.md has the exit codes"
-        raise LocalError("local.died", what, do)
 
     def _save(self, ended: tuple[int, ...] = ()) -> None:
         """Write the nodes; the processes of those that ended are expected to be gone."""

@@ -7,6 +7,7 @@ Consumer groups, messages and transactions are modules beside it.
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import Final
 
 from quorumlog.admin.calls import Answers
@@ -147,7 +148,7 @@ class Admin(GroupAdmin, MessageAdmin):
         self, group: BrokerGroup
     ) -> tuple[GroupStatus, list[NodeStatus | NodeDown]]:
         router, deadline = group.router, Deadline(STATUS_TIMEOUT_MS)
-        questions: dict[str, asyncio.Task[NodeStatus | QuorumlogError]] = {}
+        questions: dict[str, asyncio.Task[NodeStatus | NodeDown]] = {}
 
         def ask(tasks: asyncio.TaskGroup) -> dict[str, int]:
             """Ask each known node once; return the node ids by address."""
@@ -164,13 +165,8 @@ class Admin(GroupAdmin, MessageAdmin):
             ids = ask(tasks)
             for address in questions.keys() - ids.keys():
                 questions[address].cancel()
-        nodes: list[NodeStatus | NodeDown] = []
-        for address, node_id in ids.items():
-            answer = questions[address].result()
-            if isinstance(answer, QuorumlogError):
-                nodes.append(NodeDown(node_id, address, str(answer), group.name))
-            else:
-                nodes.append(answer)
+        answers = [(questions[address].result(), node_id) for address, node_id in ids.items()]
+        nodes = [replace(a, node_id=n) if isinstance(a, NodeDown) else a for a, n in answers]
         up = [node for node in nodes if isinstance(node, NodeStatus)]
         newest = max(up, key=lambda node: (node.term, node.role == "leader"), default=None)
         leader_id, term = (newest.leader_id, newest.term) if newest is not None else (0, 0)
@@ -180,13 +176,14 @@ class Admin(GroupAdmin, MessageAdmin):
 
     async def _status_of(
         self, group: BrokerGroup, address: str, deadline: Deadline
-    ) -> NodeStatus | QuorumlogError:
+    ) -> NodeStatus | NodeDown:
+        """Ask a node once. One that does not answer is down; its id is set by the caller."""
         request = admin_pb2.NodeStatusRequest()
         try:
             node = group.router.channels.get(address)
             response = await group.calls.once(node, request, deadline.remaining_s)
         except QuorumlogError as error:
-            return error
+            return NodeDown(0, address, str(error), group.name)
         return of_pb(NodeStatus, response, group=group.name)
 
     async def transfer_leadership(self, node_id: int = 0, *, group: str = "") -> LeaderInfo:

@@ -155,22 +155,15 @@ class GroupConsumer(Consumption):
 
     async def _begin(self) -> None:
         """Join the group, and begin to fetch the queues that it assigns to this member."""
-        if self._local is None:
-            await self._join()
-            return
         try:
-            self._local.open()
-            self._starts.begun |= {(queue.group, queue.topic) for queue in self._local.offsets}
-            await self._join()
-        except BaseException:
-            self._local.close()
-            raise
-
-    async def _join(self) -> None:
-        self._starts.begin(group.name for group in self._groups.all)
-        try:
+            if self._local is not None:
+                self._local.open()
+                self._starts.begun |= {(queue.group, queue.topic) for queue in self._local.offsets}
+            self._starts.begin(group.name for group in self._groups.all)
             await self._join_all()
         except BaseException:
+            if self._local is not None:
+                self._local.close()
             # Else it would keep queues from the other members for the time of a session.
             await self._stop_all()
             leaves = self._leave_groups(Deadline(min(AWAY_MS, self._options.timeout_ms)))
