@@ -220,9 +220,9 @@ class Client:
         return ClientStats(
             calls=sum(group.calls.attempts for group in groups),
             retries=sum(group.calls.retries for group in groups),
-            searches=sum(group.router.stats.searches for group in groups),
-            questions=sum(group.router.stats.questions for group in groups),
-            leader_changes=sum(group.router.stats.leader_changes for group in groups),
+            searches=sum(group.router.searches for group in groups),
+            questions=sum(group.router.questions for group in groups),
+            leader_changes=sum(group.router.leader_changes for group in groups),
             connections=sum(len(group.router.channels) for group in groups),
             framed_connections=sum(group.router.channels.framed_count for group in groups),
             framed_other_nodes=sum(group.router.channels.other_node_count for group in groups),

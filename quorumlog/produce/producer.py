@@ -351,7 +351,7 @@ class Producer(Closing):
         )
 
     def _leader_changes(self) -> int:
-        return sum(group.router.stats.leader_changes for group in self._groups.known())
+        return sum(group.router.leader_changes for group in self._groups.known())
 
     # The buffer.
 
