@@ -31,7 +31,7 @@ from bench.own_cluster import TMPFS
 from bench.peers.registry import ENTRIES, OWN
 from bench.plan import FULL, QUICK, SCENARIOS, PlannedSession, PlanScale, sessions
 from bench.report import directory_kind, machine
-from quorumlog.command_signals import take_signals
+from quorumlog.command_errors import take_signals
 
 _ROOT: Final = Path(__file__).parents[1]
 _REASON_SIZE_MAX: Final = 300

@@ -17,6 +17,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -82,57 +83,41 @@ def _client_node(directory: Path) -> None:
     _run("npm", "ci", *options, "--prefix", str(directory))
 
 
-def _go_client(folder: str) -> Callable[[Path], None]:
+def _go_client(folder: str, directory: Path) -> None:
     """Our program with a client for Go, from the module that pins it."""
-
-    def make(directory: Path) -> None:
-        program = str(directory / "client")
-        _run("go", "build", "-C", str(OFFICIAL / folder), "-mod=readonly", "-o", program, ".")
-
-    return make
+    program = str(directory / "client")
+    _run("go", "build", "-C", str(OFFICIAL / folder), "-mod=readonly", "-o", program, ".")
 
 
-def _java_client(folder: str) -> Callable[[Path], None]:
+def _java_client(folder: str, directory: Path) -> None:
     """The jars of each line of a client that a pom names, and our program for them."""
-
-    def make(directory: Path) -> None:
-        pom = OFFICIAL / folder / "pom.xml"
-        lines = r"<client\.(?:older|middle|recent|newest)>(.+)</client"
-        for version in re.findall(lines, pom.read_text("utf-8")):
-            at = directory / version
-            _copy_jars(pom, at / "lib", f"-Dclient.version={version}")
-            _compile([OFFICIAL / folder], at / "lib", at / "classes")
-
-    return make
+    pom = OFFICIAL / folder / "pom.xml"
+    lines = r"<client\.(?:older|middle|recent|newest)>(.+)</client"
+    for version in re.findall(lines, pom.read_text("utf-8")):
+        at = directory / version
+        _copy_jars(pom, at / "lib", f"-Dclient.version={version}")
+        _compile([OFFICIAL / folder], at / "lib", at / "classes")
 
 
-def _go_peer(peer: str, program: str, package: str) -> Callable[[Path], None]:
+def _go_peer(peer: str, program: str, package: str, directory: Path) -> None:
     """A server in Go, from the module that is pinned with the hashes of all that it needs."""
-
-    def make(directory: Path) -> None:
-        output = str(directory / program)
-        words = ("-C", str(PEERS / peer), "-mod=readonly", "-o", output, package)
-        # An older Go must not fetch another one.
-        _run("go", "build", *words, GOTOOLCHAIN="local")
-
-    return make
+    output = str(directory / program)
+    words = ("-C", str(PEERS / peer), "-mod=readonly", "-o", output, package)
+    # An older Go must not fetch another one.
+    _run("go", "build", *words, GOTOOLCHAIN="local")
 
 
-def _java_peer(peer: str) -> Callable[[Path], None]:
+def _java_peer(peer: str, directory: Path) -> None:
     """The jars that a pom names, and our driver of the client, if there is one."""
-
-    def make(directory: Path) -> None:
-        jars = directory / "lib"
-        _copy_jars(PEERS / peer / "pom.xml", jars)
-        _check(jars, PEERS / peer / "jars.sha256")
-        if (PEERS / peer / "Driver.java").exists():
-            _compile([PEERS / "java", PEERS / peer], jars, directory / "classes")
-
-    return make
+    jars = directory / "lib"
+    _copy_jars(PEERS / peer / "pom.xml", jars)
+    _check(jars, PEERS / peer / "jars.sha256")
+    if (PEERS / peer / "Driver.java").exists():
+        _compile([PEERS / "java", PEERS / peer], jars, directory / "classes")
 
 
 def _rocketmq(directory: Path) -> None:
-    _java_peer("rocketmq")(directory)
+    _java_peer("rocketmq", directory)
     _compile([STORE_PROGRAMS], directory / "lib", directory / "store-programs")
 
 
@@ -191,35 +176,37 @@ PARTS: Final = {
     "client-node": CachedProgram(
         ("tests/compat/official/node/package*.json",), ("npm",), _client_node
     ),
-    "client-go": CachedProgram(("tests/compat/official/go/*",), ("go",), _go_client("go")),
+    "client-go": CachedProgram(("tests/compat/official/go/*",), ("go",), partial(_go_client, "go")),
     "client-classic-go": CachedProgram(
-        ("tests/compat/official/classic_go/*",), ("go",), _go_client("classic_go")
+        ("tests/compat/official/classic_go/*",), ("go",), partial(_go_client, "classic_go")
     ),
     "client-java": CachedProgram(
-        ("tests/compat/official/java/*",), ("mvn", "javac"), _java_client("java")
+        ("tests/compat/official/java/*",), ("mvn", "javac"), partial(_java_client, "java")
     ),
     "client-classic": CachedProgram(
-        ("tests/compat/official/classic/*",), ("mvn", "javac"), _java_client("classic")
+        ("tests/compat/official/classic/*",), ("mvn", "javac"), partial(_java_client, "classic")
     ),
     "rocketmq": CachedProgram(
         ("bench/peers/rocketmq/*", "bench/peers/java/*", "tests/compat/java/*"),
         ("mvn", "javac"),
         _rocketmq,
     ),
-    "etcd": CachedProgram(("bench/peers/etcd/*",), ("go",), _go_peer("etcd", "etcd", "."), "bench"),
+    "etcd": CachedProgram(
+        ("bench/peers/etcd/*",), ("go",), partial(_go_peer, "etcd", "etcd", "."), "bench"
+    ),
     "nats": CachedProgram(
         ("bench/peers/nats/*",),
         ("go",),
-        _go_peer("nats", "nats-server", "github.com/nats-io/nats-server/v2"),
+        partial(_go_peer, "nats", "nats-server", "github.com/nats-io/nats-server/v2"),
         "bench",
     ),
     "kafka": CachedProgram(
-        ("bench/peers/kafka/*",), ("mvn", "javac"), _java_peer("kafka"), "bench"
+        ("bench/peers/kafka/*",), ("mvn", "javac"), partial(_java_peer, "kafka"), "bench"
     ),
     "bookkeeper": CachedProgram(
         ("bench/peers/bookkeeper/*", "bench/peers/java/*"),
         ("mvn", "javac"),
-        _java_peer("bookkeeper"),
+        partial(_java_peer, "bookkeeper"),
         "bench",
     ),
 }

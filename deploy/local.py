@@ -35,8 +35,15 @@ from deploy.local_nodes import (
     place_nameserver,
     rocketmq_settings,
 )
-from deploy.local_process import NodeProcess, is_free, spawn
-from deploy.private_files import make_directory, make_missing, open_private, write_private
+from deploy.local_process import (
+    NodeProcess,
+    is_free,
+    make_directory,
+    make_missing,
+    open_private,
+    spawn,
+    write_private,
+)
 from store.errors import StoreFullError
 
 STATE_FILE: Final = "local.json"
@@ -150,7 +157,11 @@ class LocalCluster:
         place_nameserver(made.values())
         cluster = cls(root, f"local-{os.urandom(4).hex()}", made)
         cluster._launchers = {n: host.launcher for n, host in zip(made, hosts, strict=False)}
-        shared = {**_shared_secret(root, is_needed=groups > 1 or bool(hosts)), **(settings or {})}
+        shared = dict(settings or {})
+        if groups > 1 or hosts:  # Nodes tell the name server where they are, or others dial them.
+            make_missing(root)
+            write_private(root / SECRET_FILE, f"{os.urandom(32).hex()}\n")
+            shared = {"secret_file": str(root / SECRET_FILE), **shared}
         for node_id in cluster._nodes:
             is_first = (node_id - 1) % nodes == 0
             own: dict[str, object] = {}
@@ -296,8 +307,12 @@ class LocalCluster:
                         what = f"port {port} of node {node_id} is used by another process"
                         do = "end that process, or make another cluster with --dir and --port"
                         raise LocalError("local.port_taken", what, do)
+            is_chosen = self._setting("listen_framed", "") != ""
             for node_id in chosen:
                 make_directory(self.node_directory(node_id))
+                # A directory that was made before there was a framed port did not choose one.
+                port = self._node(node_id).framed_port
+                has_port = is_chosen or not port or is_free(port)
                 self._node(node_id).process = spawn(
                     module,
                     ["--config", str(self.node_directory(node_id) / "node.toml")],
@@ -307,7 +322,7 @@ class LocalCluster:
                         **inherited_environment(),
                         # Without effect until `qlog chaos` makes the file.
                         LINK_FAULTS_VARIABLE: str(self.directory / LINK_FAULTS_FILE),
-                        **self._framed_port_environment(node_id),
+                        **({} if has_port else ANY_FRAMED_PORT),
                         **(environment or {}),
                     },
                 )
@@ -343,7 +358,11 @@ class LocalCluster:
                 return leaders[min(leaders)]
             for node_id, state in states.items():
                 if state.state not in ("running", "paused"):
-                    self._raise_died(node_id)
+                    code, log = self.exit_code(node_id), self.log_path(node_id)
+                    ended = "ended" if code is None else f"ended with exit code {code}"
+                    what = f"node {node_id} {ended}: {last_words(log) or 'it said nothing'}"
+                    do = f"read {log}; docs/operations.md has the exit codes"
+                    raise LocalError("local.died", what, do)
                 # Slaves of a master without room know who leads, and are ready.
                 waiting = [s for s in states.values() if s.group == state.group and not s.is_ready]
                 is_full = bool(waiting) and all(_NO_ROOM in one.detail for one in waiting)
@@ -425,13 +444,6 @@ class LocalCluster:
         with (self.node_directory(min(self._nodes)) / "node.toml").open("rb") as file:
             return str(tomllib.load(file).get(name, default))
 
-    def _framed_port_environment(self, node_id: int) -> Mapping[str, str]:
-        """Return a variable that gives a node another framed port than its usual one, if that is
-        taken: a directory that was made before there was one did not choose it."""
-        port = self._node(node_id).framed_port
-        is_chosen = self._setting("listen_framed", "") != ""
-        return {} if is_chosen or not port or is_free(port) else ANY_FRAMED_PORT
-
     def _node(self, node_id: int) -> LocalNode:
         if node_id not in self._nodes:
             what = f"there is no node {node_id} in {self.directory}"
@@ -475,14 +487,6 @@ class LocalCluster:
         given = {name: answer[name] for name in names}
         return replace(described, is_ready=answer["ready"], **given)
 
-    def _raise_died(self, node_id: int) -> None:
-        code = self.exit_code(node_id)
-        ended = "ended" if code is None else f"ended with exit code {code}"
-        words = last_words(self.log_path(node_id))
-        what = f"node {node_id} {ended}: {words or 'it said nothing'}"
-        do = f"read {self.log_path(node_id)}; docs/operations.md has the exit codes"
-        raise LocalError("local.died", what, do)
-
     def _save(self, ended: tuple[int, ...] = ()) -> None:
         """Write the nodes; the processes of those that ended are expected to be gone."""
         nodes = {n: node.to_json() for n, node in self._nodes.items()}
@@ -500,14 +504,3 @@ class LocalCluster:
         with open(self.directory / "lock", "w", opener=open_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-def _shared_secret(root: Path, *, is_needed: bool) -> dict[str, object]:
-    """Make the secret that several groups need to tell the name server their addresses, and nodes
-    that other hosts can dial."""
-    if not is_needed:
-        return {}
-    make_missing(root)
-    file = root / SECRET_FILE
-    write_private(file, f"{os.urandom(32).hex()}\n")
-    return {"secret_file": str(file)}

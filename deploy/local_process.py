@@ -1,4 +1,4 @@
-"""Processes of a local cluster: their identity, starting one detached, ending one; free ports.
+"""Processes of a local cluster: identity, starting one detached, ending one; ports, private files.
 
 Owns the rule that a process is known by its id and the moment it started: an id alone may belong to
 another process by now, which must never get our signal. Must not know what a node is.
@@ -21,8 +21,9 @@ from typing import Final
 
 import psutil
 
-from deploy.private_files import open_in_shared_directory, open_private
-
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+"""Of the files of a local cluster: settings, state and log lines are for their user alone."""
 _POLL_S: Final = 0.01
 _PORT_LO: Final = 20_000
 _PORT_HI: Final = 32_000
@@ -226,3 +227,36 @@ def _given_out() -> Iterator[list[int]]:
         yield given
         file.truncate(0)
         file.write(" ".join(map(str, given[-_GIVEN_COUNT_MAX:])))
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents; an existing one, of an earlier version, is made private."""
+    make_missing(path)
+    path.chmod(DIRECTORY_MODE)
+
+
+def make_missing(path: Path) -> None:
+    """Make a directory and its parents; existing ones stay as they are."""
+    missing = []
+    at = path
+    while not at.is_dir():
+        missing.append(at)
+        at = at.parent
+    for directory in reversed(missing):
+        directory.mkdir(DIRECTORY_MODE, exist_ok=True)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a private file, replacing its content."""
+    with open(path, "w", encoding="utf-8", opener=open_private) as file:
+        file.write(text)
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a private file; the `opener` of `open`."""
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def open_in_shared_directory(path: str, flags: int) -> int:
+    """Open a file where others can put files; a link or a pipe is not followed."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, FILE_MODE)

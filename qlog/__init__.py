@@ -8,24 +8,38 @@ server code is loaded before a command asks for it. `@group.command()` in that m
 command, and `qlog.reference` writes docs/cli.md from the help.
 """
 
+import gc
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from qlog.imports import paused_collector
 from qlog.parsed import make_strict
 from qlog.transport import transport_option
 from quorumlog.cluster.grpc_engine import check_polling, choose_engine
-from quorumlog.command_errors import CliError, ExitCode, report
-from quorumlog.command_signals import take_signals
+from quorumlog.command_errors import CliError, ExitCode, report, take_signals
 from quorumlog.standard_output import drop_unwritten, escape_output, prepare_stderr, prepare_stdout
 from quorumlog.version import __version__
 
 __all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Pause the collector, as modules make many objects and hardly any garbage: it would look
+    through all of them again and again, for a third of the time of an import. It stays off if it
+    was off before."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,84 +59,74 @@ class LazyCommand:
 
 
 COMMANDS = {
-    "bench": LazyCommand(
-        "bench.commands.bench:bench", "Measure this machine, the engine and the cluster."
-    ),
-    "chaos": LazyCommand(
-        "qlog.server.chaos:chaos",
-        "Attack a local cluster while it works, and check every answer that clients got.",
-    ),
-    "cluster": LazyCommand(
-        "qlog.cluster.cluster:cluster",
-        "Show the nodes, move the leadership, change the members.",
-    ),
-    "completion": LazyCommand(
-        "qlog.completion:completion", "Print the completion script of a shell."
-    ),
-    "config": LazyCommand("qlog.server.config:config", "Check and show the settings of a node."),
-    "config-files": LazyCommand(
-        "qlog.cluster.config_files:config_files",
-        "Write and read topics.json, subscriptionGroup.json and the other tables of RocketMQ.",
-    ),
-    "consume": LazyCommand(
-        "qlog.messages.consume:consume",
-        "Write the messages of a topic to stdout, and wait for more.",
-    ),
-    "delay": LazyCommand(
-        "qlog.messages.delay:delay",
-        "Show what is held until it is due, and cancel delayed messages.",
-    ),
-    "dlq": LazyCommand(
-        "qlog.messages.dlq:dlq",
-        "Show the dead letters of a consumer group, and send them again.",
-    ),
-    "fleet": LazyCommand(
-        "planning.commands.fleet:fleet",
-        "Simulate a fleet of hosts with many groups as hosts and zones fail: numbers only, no "
-        "nodes.",
-    ),
-    "group": LazyCommand(
-        "qlog.cluster.group:group",
-        "List, describe and change consumer groups, and see how far they have come.",
-    ),
-    "ha": LazyCommand(
-        "qlog.cluster.ha:ha", "Show a master-slave group, and choose its master by hand."
-    ),
-    "local": LazyCommand(
-        "qlog.server.local:local", "Run a cluster on this machine, without containers."
-    ),
-    "message": LazyCommand(
-        "qlog.messages.message:message",
-        "Fetch single messages, by id or by key, and see what became of one.",
-    ),
-    "nameserver": LazyCommand(
-        "qlog.cluster.nameserver:nameserver",
-        "Run a replica of the name server without a log; or ask the name server.",
-    ),
-    "pipeline": LazyCommand(
-        "pipeline.commands.pipeline:pipeline",
-        "Run a job on Spark, in this process or on a cluster.",
-    ),
-    "plan": LazyCommand(
-        "planning.commands.plan:plan",
-        "Say what a load needs: disks, network, memory, groups, nodes, hosts, and times after a "
-        "fault.",
-    ),
-    "produce": LazyCommand("qlog.messages.produce:produce", "Send messages from a file or a pipe."),
-    "rocketmq": LazyCommand(
-        "qlog.rocketmq.commands:rocketmq",
-        "Move topics, messages and groups from a cluster of Apache RocketMQ.",
-    ),
-    "serve": LazyCommand(
-        "qlog.server.serve:serve", "Run one node, until it gets SIGTERM, SIGINT or SIGHUP."
-    ),
-    "store": LazyCommand("qlog.server.store:store", "Look into a store directory, offline."),
-    "top": LazyCommand("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
-    "topic": LazyCommand("qlog.cluster.topic:topic", "Create, list, describe and delete topics."),
-    "transaction": LazyCommand(
-        "qlog.messages.transaction:transaction",
-        "List and end open transactions of producers.",
-    ),
+    target.rpartition(":")[2].replace("_", "-"): LazyCommand(target, summary)
+    for target, summary in (
+        ("bench.commands.bench:bench", "Measure this machine, the engine and the cluster."),
+        (
+            "qlog.server.chaos:chaos",
+            "Attack a local cluster while it works, and check every answer that clients got.",
+        ),
+        (
+            "qlog.cluster.cluster:cluster",
+            "Show the nodes, move the leadership, change the members.",
+        ),
+        ("qlog.completion:completion", "Print the completion script of a shell."),
+        ("qlog.server.config:config", "Check and show the settings of a node."),
+        (
+            "qlog.cluster.config_files:config_files",
+            "Write and read topics.json, subscriptionGroup.json and the other tables of RocketMQ.",
+        ),
+        (
+            "qlog.messages.consume:consume",
+            "Write the messages of a topic to stdout, and wait for more.",
+        ),
+        (
+            "qlog.messages.delay:delay",
+            "Show what is held until it is due, and cancel delayed messages.",
+        ),
+        (
+            "qlog.messages.dlq:dlq",
+            "Show the dead letters of a consumer group, and send them again.",
+        ),
+        (
+            "planning.commands.fleet:fleet",
+            "Simulate a fleet of hosts with many groups as hosts and zones fail: numbers only, no "
+            "nodes.",
+        ),
+        (
+            "qlog.cluster.group:group",
+            "List, describe and change consumer groups, and see how far they have come.",
+        ),
+        ("qlog.cluster.ha:ha", "Show a master-slave group, and choose its master by hand."),
+        ("qlog.server.local:local", "Run a cluster on this machine, without containers."),
+        (
+            "qlog.messages.message:message",
+            "Fetch single messages, by id or by key, and see what became of one.",
+        ),
+        (
+            "qlog.cluster.nameserver:nameserver",
+            "Run a replica of the name server without a log; or ask the name server.",
+        ),
+        (
+            "pipeline.commands.pipeline:pipeline",
+            "Run a job on Spark, in this process or on a cluster.",
+        ),
+        (
+            "planning.commands.plan:plan",
+            "Say what a load needs: disks, network, memory, groups, nodes, hosts, and times after "
+            "a fault.",
+        ),
+        ("qlog.messages.produce:produce", "Send messages from a file or a pipe."),
+        (
+            "qlog.rocketmq.commands:rocketmq",
+            "Move topics, messages and groups from a cluster of Apache RocketMQ.",
+        ),
+        ("qlog.server.serve:serve", "Run one node, until it gets SIGTERM, SIGINT or SIGHUP."),
+        ("qlog.server.store:store", "Look into a store directory, offline."),
+        ("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
+        ("qlog.cluster.topic:topic", "Create, list, describe and delete topics."),
+        ("qlog.messages.transaction:transaction", "List and end open transactions of producers."),
+    )
 }
 
 

@@ -6,15 +6,13 @@ group. Where there is one group, tables leave it out.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import click
 
 from qlog.parsed import Parsed
 from quorumlog.foreign_text import shown
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class QueueName(NamedTuple):
@@ -36,15 +34,14 @@ QUEUE: Final = Parsed("queue", parse_queue)
 """The type of an option."""
 
 
-def broker_group_option(command: _Command) -> _Command:
-    """Decorate a command with `--broker-group`; it arrives as `group`, empty for the first."""
-    return click.option(
-        "--broker-group",
-        "group",
-        default="",
-        metavar="NAME",
-        help="In a cluster of several broker groups: this one.  [default: the first by name]",
-    )(command)
+broker_group_option = click.option(
+    "--broker-group",
+    "group",
+    default="",
+    metavar="NAME",
+    help="In a cluster of several broker groups: this one.  [default: the first by name]",
+)
+"""Decorates a command with `--broker-group`; it arrives as `group`, empty for the first."""
 
 
 def warn_away(away: Sequence[str]) -> None:

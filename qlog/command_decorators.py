@@ -6,9 +6,9 @@ below "Keys of -o json": help and output cannot differ. Must not know any comman
 
 import functools
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -19,7 +19,7 @@ from quorumlog.command_errors import ExitCode
 from quorumlog.foreign_text import shown
 
 if TYPE_CHECKING:
-    from quorumlog.client import Client
+    pass
 
 _Command = Callable[..., int]
 
@@ -86,11 +86,8 @@ def command_with(ask: Callable[..., object]) -> Callable[[Callable[..., object]]
     return decorate
 
 
-def cluster_command(
-    function: "Callable[Concatenate[Client, ...], Coroutine[Any, Any, object]]",
-) -> _Command:
-    """Decorate a command of the cluster's client."""
-    return command_with(ask)(function)
+cluster_command = command_with(ask)
+"""Decorates a command of the cluster's client."""
 
 
 def confirmed(question: str) -> Callable[[_Command], _Command]:

@@ -34,20 +34,18 @@ _CALL_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 3_000
 _GC_THRESHOLDS = (20_000, 20, 20)
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _Result = TypeVar("_Result")
 
 
-def server_option(command: _Command) -> _Command:
-    """Decorate a command with `--server`; it arrives as the argument `server`, a text or None."""
-    return click.option(
-        "-s",
-        "--server",
-        envvar=SERVER_VARIABLE,
-        metavar="HOST:PORT,...",
-        help="Nodes of the cluster; one is enough, the others are learnt.  [env var: "
-        f"{SERVER_VARIABLE}; default: the cluster of 'qlog local', else {DEFAULT_SERVER}]",
-    )(command)
+server_option = click.option(
+    "-s",
+    "--server",
+    envvar=SERVER_VARIABLE,
+    metavar="HOST:PORT,...",
+    help="Nodes of the cluster; one is enough, the others are learnt.  [env var: "
+    f"{SERVER_VARIABLE}; default: the cluster of 'qlog local', else {DEFAULT_SERVER}]",
+)
+"""Decorates a command with `--server`; it arrives as the argument `server`, a text or None."""
 
 
 def addresses(server: str | None) -> str:

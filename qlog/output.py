@@ -11,8 +11,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -21,7 +20,6 @@ from quorumlog.foreign_text import shown, shown_json
 from quorumlog.standard_output import is_stdout_closed, styled
 
 Row = Mapping[str, object]
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Format(enum.StrEnum):
@@ -42,17 +40,16 @@ def _format(_context: click.Context, _parameter: click.Parameter, value: str) ->
     return Format(value)
 
 
-def output_option(command: _Command) -> _Command:
-    """Decorate a command with `-o`; it arrives as the argument `output`, a Format."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice([f.value for f in Format]),
-        default=Format.TABLE.value,
-        show_default=True,
-        callback=_format,
-        help="How to print the result.",
-    )(command)
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice([f.value for f in Format]),
+    default=Format.TABLE.value,
+    show_default=True,
+    callback=_format,
+    help="How to print the result.",
+)
+"""Decorates a command with `-o`; it arrives as the argument `output`, a Format."""
 
 
 def print_rows(rows: Sequence[Row], output: Format, *, columns: Sequence[str]) -> None:
@@ -85,13 +82,19 @@ def print_record(record: Row, output: Format) -> None:
 
     In a table, a value that is a list of rows follows under its name as a table of its own.
     """
-    match output:
-        case Format.TABLE:
-            _print_record_table(record)
-        case Format.JSON:
-            click.echo(to_json(record, indent=2))
-        case Format.JSONL:
-            click.echo(to_json(record))
+    if output is not Format.TABLE:
+        click.echo(to_json(record, indent=2 if output is Format.JSON else None))
+        return
+    single = {key: value for key, value in record.items() if not _is_row_list(value)}
+    width = max((len(key) for key in single), default=0)
+    for key, value in single.items():
+        click.echo(f"{key.ljust(width)}  {cell(value)}".rstrip())
+    for key, value in record.items():
+        if _is_row_list(value):
+            assert isinstance(value, list | tuple)
+            columns = list(dict.fromkeys(column for row in value for column in row))
+            click.echo(f"\n{key}")
+            print_rows(value, Format.TABLE, columns=columns)
 
 
 def to_json(value: object, indent: int | None = None) -> str:
@@ -184,16 +187,3 @@ def _is_row_list(value: object) -> bool:
         and bool(value)
         and all(isinstance(item, Mapping) for item in value)
     )
-
-
-def _print_record_table(record: Row) -> None:
-    single = {key: value for key, value in record.items() if not _is_row_list(value)}
-    width = max((len(key) for key in single), default=0)
-    for key, value in single.items():
-        click.echo(f"{key.ljust(width)}  {cell(value)}".rstrip())
-    for key, value in record.items():
-        if _is_row_list(value):
-            assert isinstance(value, list | tuple)
-            columns = list(dict.fromkeys(column for row in value for column in row))
-            click.echo(f"\n{key}")
-            print_rows(value, Format.TABLE, columns=columns)

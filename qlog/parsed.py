@@ -1,13 +1,17 @@
-"""Options whose text is parsed here: by a function, and what is a number.
+"""Options whose text is parsed here: by a function, what is a number, and points in time.
 
 Owns the way from a ValueError to an error of the command line, and the rule for numbers: ASCII
 digits, with a sign, a point and an exponent. Click hands their text to Python's `int` and `float`,
-which also take digits of other scripts, underscores, blanks round them, `nan` and `inf`.
+which also take digits of other scripts, underscores, blanks round them, `nan` and `inf`. A time is
+ISO 8601, Unix seconds or milliseconds, or an age; without a zone it is of the zone of this machine,
+as for `date`.
 """
 
 import math
 import re
+import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -55,3 +59,44 @@ def make_strict() -> None:
     """Let all options of Click follow the rule, those with a range too."""
     types.IntParamType._number_class = staticmethod(integer)  # type: ignore[assignment]
     types.FloatParamType._number_class = staticmethod(number)  # type: ignore[assignment]
+
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGE = re.compile(r"-([0-9]{1,9})(ms|s|m|h|d)")
+_UNIX_MS_MIN = 100_000_000_000  # Smaller numbers are seconds: as milliseconds, they are of 1973.
+
+
+def parse_time(text: str, *, now_unix_ms: int | None = None) -> int:
+    """Return milliseconds since 1970, 0 for a time before it: nothing was stored then. Raises
+    ValueError, which names the accepted forms."""
+    if age := _AGE.fullmatch(text):
+        now = int(time.time() * 1000) if now_unix_ms is None else now_unix_ms
+        return max(0, now - int(age[1]) * _UNIT_MS[age[2]])
+    if re.fullmatch("[0-9]{1,18}", text):
+        number = int(text)
+        return number if number >= _UNIX_MS_MIN else number * 1000
+    try:
+        return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is no time; give 2026-01-31T12:00:00Z, a Unix time in seconds or "
+            "milliseconds, or an age such as -15m (ms, s, m, h, d)"
+        ) from None
+
+
+def parse_duration(text: str) -> int:
+    """Return the milliseconds of 500ms, 10s, 5m, 2h, 1d. Raises ValueError with these forms."""
+    match = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text)
+    if match is None:
+        raise ValueError(f"{text!r} is no duration; give 500ms, 10s, 5m, 2h or 1d")
+    return int(match[1]) * _UNIT_MS[match[2]]
+
+
+TIME: Final = Parsed("time", parse_time)
+"""The type of an option."""
+
+
+def duration_text(ms: int) -> str:
+    """Return a duration as text, in the largest unit that expresses it exactly."""
+    unit = next(name for name in ("d", "h", "m", "s", "ms") if ms % _UNIT_MS[name] == 0)
+    return f"{ms // _UNIT_MS[unit]} {unit}"

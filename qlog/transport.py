@@ -4,8 +4,6 @@ Owns the option and its variable. Must not load what a command needs: the top le
 """
 
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
@@ -13,20 +11,17 @@ from quorumlog.cluster.transport import TRANSPORTS, Transport, transport_of
 
 TRANSPORT_VARIABLE = "QUORUMLOG_TRANSPORT"
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
-
-def transport_option(command: _Command) -> _Command:
-    """Decorate the top level with `--transport`; commands ask `transport()` for it."""
-    return click.option(
-        "--transport",
-        type=click.Choice(TRANSPORTS),
-        envvar=TRANSPORT_VARIABLE,
-        default="auto",
-        help="Way of messages to and from the nodes: frames where a node has a framed port that "
-        "can be reached and else gRPC; only frames; or only gRPC.  [env var: "
-        f"{TRANSPORT_VARIABLE}; default: auto]",
-    )(command)
+transport_option = click.option(
+    "--transport",
+    type=click.Choice(TRANSPORTS),
+    envvar=TRANSPORT_VARIABLE,
+    default="auto",
+    help="Way of messages to and from the nodes: frames where a node has a framed port that "
+    "can be reached and else gRPC; only frames; or only gRPC.  [env var: "
+    f"{TRANSPORT_VARIABLE}; default: auto]",
+)
+"""Decorates the top level with `--transport`; commands ask `transport()` for it."""
 
 
 def transport() -> Transport:

@@ -159,16 +159,15 @@ def check_text(name: str, value: Any) -> None:
 
 def check_path(name: str, value: Any) -> None:
     """Accept a path of a file."""
-    if not isinstance(value, str | os.PathLike):
-        raise wrong_type(name, value, "a path")
+    _check_kind(str | os.PathLike, "a path", name, value)
     check_text(name, os.fsdecode(value))
     if "\0" in os.fsdecode(value):
         raise InvalidRequestError(f"{name} is {shown(value)}; use a path without 0x00")
 
 
-def _check_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise wrong_type(name, value, "True or False")
+def _check_kind(kind: Any, wanted: str, name: str, value: Any) -> None:
+    if not isinstance(value, kind):
+        raise wrong_type(name, value, wanted)
 
 
 def _check_queue(name: str, value: Any) -> None:
@@ -182,8 +181,7 @@ def _check_queue(name: str, value: Any) -> None:
 
 def _check_message(name: str, value: Any) -> None:
     """Accept messages that were received, also ones that the caller has made."""
-    if not isinstance(value, Message):
-        raise wrong_type(name, value, "a message that was received")
+    _check_kind(Message, "a message that was received", name, value)
     check_text("topic", value.topic)
     check_number("queue_id", value.queue_id)
     check_number("offset", value.queue_offset)
@@ -192,15 +190,13 @@ def _check_message(name: str, value: Any) -> None:
 
 
 def _check_receipt(name: str, value: Any) -> None:
-    if not isinstance(value, Receipt):
-        raise wrong_type(name, value, "a receipt")
+    _check_kind(Receipt, "a receipt", name, value)
     check_text("message_id", value.message_id)
     check_text("group", value.group)
 
 
 def _check_batch(name: str, value: Any) -> None:
-    if not isinstance(value, MessageBatch):
-        raise wrong_type(name, value, "a batch that was received")
+    _check_kind(MessageBatch, "a batch that was received", name, value)
     _check_queue("queue", value.queue)
     check_number("offset", value.first_offset)
     check_number("offset", value.next_offset)
@@ -213,8 +209,7 @@ def _check_position(name: str, value: Any) -> None:
 
 
 def _check_consistency(name: str, value: Any) -> None:
-    if not isinstance(value, str | Consistency):
-        raise wrong_type(name, value, "a Consistency or the name of one")
+    _check_kind(str | Consistency, "a Consistency or the name of one", name, value)
     Consistency.of(value)
 
 
@@ -249,7 +244,7 @@ _BY_TYPE: Final[Mapping[Any, Check]] = {
     int: check_number,
     float: check_real,
     str: check_text,
-    bool: _check_flag,
+    bool: functools.partial(_check_kind, bool, "True or False"),
     Queue: _check_queue,
     Message: _check_message,
     MessageBatch: _check_batch,
@@ -303,7 +298,7 @@ def _check_one(name: str, annotation: Any) -> Check:
     if origin is tuple:
         return _check_queue
     if origin is Callable:
-        return _check_function
+        return functools.partial(_check_kind, Callable, "a function")
     if inspect.isclass(origin) and issubclass(origin, Mapping):
         of_key, of_value = (check_for(name, part) for part in inner)
         return functools.partial(_check_mapping, of_key, of_value)
@@ -330,8 +325,7 @@ def _check_each(each: Check | None, name: str, value: Any) -> None:
 
 
 def _check_mapping(of_key: Check | None, of_value: Check | None, name: str, value: Any) -> None:
-    if not isinstance(value, Mapping):
-        raise wrong_type(name, value, "a dict")
+    _check_kind(Mapping, "a dict", name, value)
     for key, other in value.items():
         if of_key is not None:
             of_key(name, key)
@@ -340,15 +334,9 @@ def _check_mapping(of_key: Check | None, of_value: Check | None, name: str, valu
 
 
 def _check_class(wanted: type, name: str, value: Any) -> None:
-    if not isinstance(value, wanted):
-        raise wrong_type(name, value, f"a {wanted.__name__}")
+    _check_kind(wanted, f"a {wanted.__name__}", name, value)
     if issubclass(wanted, Message):
         _check_message(name, value)
-
-
-def _check_function(name: str, value: Any) -> None:
-    if not callable(value):
-        raise wrong_type(name, value, "a function")
 
 
 def check_fields(made: Any) -> None:

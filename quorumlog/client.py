@@ -9,36 +9,48 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Final, Self
 
 from quorumlog.admin.admin import Admin
 from quorumlog.admin.messages import CancelledDelay
-from quorumlog.arguments import checked, checked_call, takes_fields
+from quorumlog.arguments import checked, checked_call, shown, takes_fields
 from quorumlog.cluster import program_end
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.channels import Credentials
-from quorumlog.cluster.close_once import CloseOnce, failures_beside
+from quorumlog.cluster.close_once import CloseOnce, Kept, failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.grpc_engine import check_descriptors, check_polling
 from quorumlog.cluster.retry import Deadline
-from quorumlog.cluster.routes import parse_bootstrap
+from quorumlog.cluster.routes import Route, parse_bootstrap
 from quorumlog.cluster.transport import Transport, transport_of
 from quorumlog.consume.consumer import Consumption, PullConsumer, PullConsumerOptions
 from quorumlog.consume.group import GroupConsumer, GroupOptions
 from quorumlog.consume.pop import PopConsumer, PopOptions
 from quorumlog.consume.raw import Raw
-from quorumlog.consume.single_reads import SingleReads
-from quorumlog.errors import ClosedError
+from quorumlog.consume.reads import (
+    PullArguments,
+    QueueOffsets,
+    ReadCalls,
+    ReadFreshness,
+    Reading,
+)
+from quorumlog.errors import ClosedError, InvalidRequestError
+from quorumlog.pb import log_pb2
 from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.producer import Producer
-from quorumlog.records.message import Message
+from quorumlog.records.message import Message, MessageBatch
+from quorumlog.records.options import Consistency
+from quorumlog.records.queues import Pair, Queue, queue_in
 from quorumlog.records.receipt import Receipt
-from quorumlog.transactions.transactions import Transactions
+from quorumlog.transactions.consume import ConsumeTransaction, Stored
+from quorumlog.transactions.producer import Check, TransactionalProducer
 
 TIMEOUT_MS: Final = 30_000
 CONNECT_TIMEOUT_MS: Final = 10_000
+GROUPS_MAX = 1_000  # Consumer groups whose stored offsets are remembered.
+TIMES_MAX = 16  # Different timeouts of consuming transactions: nodes remember few producers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +69,22 @@ class ClientStats:
     """Nodes whose framed port is not used: when it was last tried, another node answered there."""
 
 
+@dataclass(frozen=True)
+class QueuePull(PullArguments):
+    """The arguments of a pull of one queue."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    _: KW_ONLY
+    wait_ms: int = 0
+    tags: Sequence[str] = ()
+    sql: str = ""
+    group: str = ""
+
+
 @checked
-class Client(SingleReads, Transactions):
+class Client:
     """A connection to a cluster. Made by `quorumlog.connect()`; start it with `async with`."""
 
     def __init__(
@@ -72,7 +98,6 @@ class Client(SingleReads, Transactions):
         credentials: Credentials = None,
         transport: Transport = "auto",
     ) -> None:
-        super().__init__()
         forks.use()
         program_end.watch()
         Deadline(timeout_ms)  # Raises for a bad timeout.
@@ -87,6 +112,11 @@ class Client(SingleReads, Transactions):
         self._starting = asyncio.Lock()
         self._is_closed = False
         self._close_once = CloseOnce()
+        self._made = Kept()
+        """The objects that are closed with the client."""
+        self._sharing: dict[int, Producer] = {}
+        """Producers of consuming transactions, by timeout (ms): none fails by another's."""
+        self._stored: dict[str, Stored] = {}
 
     # Life cycle.
 
@@ -153,10 +183,16 @@ class Client(SingleReads, Transactions):
 
     @property
     def broker_groups(self) -> BrokerGroups:
+        """The broker groups with their routes and channels, which all parts share: a port for the
+        parts and for tests. Programs use `groups`. Raises ClosedError."""
         self._check_not_closed()
         if self._groups is None:
             raise ClosedError("the client is not started; use 'async with', or await start()")
         return self._groups
+
+    @property
+    def _reads(self) -> ReadCalls:
+        return ReadCalls(self.broker_groups)
 
     @property
     def cluster_id(self) -> str:
@@ -184,9 +220,9 @@ class Client(SingleReads, Transactions):
         return ClientStats(
             calls=sum(group.calls.attempts for group in groups),
             retries=sum(group.calls.retries for group in groups),
-            searches=sum(group.router.stats.searches for group in groups),
-            questions=sum(group.router.stats.questions for group in groups),
-            leader_changes=sum(group.router.stats.leader_changes for group in groups),
+            searches=sum(group.router.searches for group in groups),
+            questions=sum(group.router.questions for group in groups),
+            leader_changes=sum(group.router.leader_changes for group in groups),
             connections=sum(len(group.router.channels) for group in groups),
             framed_connections=sum(group.router.channels.framed_count for group in groups),
             framed_other_nodes=sum(group.router.channels.other_node_count for group in groups),
@@ -284,6 +320,170 @@ class Client(SingleReads, Transactions):
                 yield message
         finally:
             await close()
+
+    # Single reads.
+
+    @takes_fields(QueuePull)
+    async def pull(self, wanted: QueuePull) -> MessageBatch:
+        """Read one queue from an offset on, once; at least one message if there is any.
+
+        With `wait_ms` the node waits that long for one. 0 for the limits means the node's own.
+        `group` is the queue's broker group; the default is the first one by name.
+        """
+        options = wanted.options(
+            self._timeout_ms, wait_ms=wanted.wait_ms, tags=tuple(wanted.tags), sql=wanted.sql
+        )
+        queue = Queue(wanted.topic, wanted.queue_id, wanted.group)
+        return await self._reads.pull(queue, wanted.offset, options)
+
+    async def get_message(
+        self,
+        message_id: str,
+        *,
+        consistency: Consistency | str = Consistency.LEADER,
+        node_id: int | None = None,
+    ) -> Message:
+        """Return the message with that id. Raises NotFoundError."""
+        return await self._reads.message(message_id, self._reading(consistency, node_id))
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        lo_unix_ms: int = 0,
+        hi_unix_ms: int = 0,
+        max_count: int = 64,
+        consistency: Consistency | str = Consistency.LEADER,
+    ) -> list[Message]:
+        """Return the newest messages that were sent with this key, oldest first.
+
+        Stored within [lo, hi) (0: no limit). There are no others unless `max_count` came back; as
+        0 it asks each group for one answer of its size. Raises InvalidRequestError for a key with a
+        blank, which parts the keys of a message.
+        """
+        if not key or " " in key:
+            raise InvalidRequestError(
+                f"key is {shown(key)}, which no message has: a blank parts keys; use one of them"
+            )
+        request = log_pb2.QueryByKeyRequest(
+            topic=topic,
+            key=key,
+            lo_unix_ms=lo_unix_ms,
+            hi_unix_ms=hi_unix_ms,
+            max_count=max_count,
+        )
+        return await self._reads.by_key(request, self._reading(consistency))
+
+    async def queue_offsets(
+        self,
+        topic: str,
+        queues: Sequence[int | Pair] | None = None,
+        *,
+        consistency: Consistency | str = Consistency.LEADER,
+        node_id: int | None = None,
+    ) -> list[QueueOffsets]:
+        """Return the offsets of a topic's queues, all of them if none is named.
+
+        Raises the error of a broker group that cannot answer; name queues to leave it out.
+        """
+        reading = self._reading(consistency, node_id)
+        if queues is None:
+            named, failed = await self._reads.queues(topic, reading)
+            if failed:
+                raise failed[0]
+        else:
+            named = [queue_in(topic, queue) for queue in queues]
+        return await self._reads.queue_offsets(named, reading)
+
+    async def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        unix_ms: int,
+        *,
+        consistency: Consistency | str = Consistency.LEADER,
+        group: str = "",
+    ) -> int:
+        """Return the offset of the first message stored at that time or later."""
+        queue = Queue(topic, queue_id, group)
+        return await self._reads.offset_by_time(queue, unix_ms, self._reading(consistency))
+
+    async def route(self, *topics: str) -> Route:
+        """Ask for the leaders and the routes of topics; unknown topics are left out."""
+        deadline = Deadline(self._timeout_ms)
+        if topics:
+            await self._reads.ask_routes(topics, deadline)
+        else:
+            await self.broker_groups.refresh(deadline)
+        return self.broker_groups.view(topics)
+
+    def _reading(self, consistency: Consistency | str, node_id: int | None = None) -> Reading:
+        return Reading(ReadFreshness.of(consistency, node_id=node_id), Deadline(self._timeout_ms))
+
+    # Transactions.
+
+    def transaction(self, group: str, *, timeout_ms: int | None = None) -> ConsumeTransaction:
+        """Begin to consume as a group and to produce from the messages, exactly once.
+
+        Within `async with`: `send` the outputs, and pass the inputs to `consumed`. Leaving it
+        stores both in one atomic entry, or neither. Consumers of the group must not commit by
+        themselves (`auto_commit=False`), and the transactions of a queue follow one another. Use
+        few values of `timeout_ms`: beyond 16 it is the client's.
+        """
+        groups, timeout_ms = self.broker_groups, timeout_ms or self._timeout_ms
+        consumers = [one for one in self._made if isinstance(one, GroupConsumer)]
+        consumers = [one for one in consumers if one.group == group]
+        if any(one.auto_commit for one in consumers):
+            raise InvalidRequestError(
+                f"a consumer of group {group} commits automatically; make it with auto_commit=False"
+            )
+        if timeout_ms not in self._sharing and len(self._sharing) >= TIMES_MAX:
+            timeout_ms = self._timeout_ms
+        if timeout_ms not in self._sharing:
+            producer = Producer(groups, ProducerOptions(), timeout_ms)
+            self._sharing[timeout_ms] = self._made.add(producer)
+        stored, producer = self._stored_of(group), self._sharing[timeout_ms]
+        return ConsumeTransaction(
+            groups, self._reads, producer, group, stored, consumers, timeout_ms
+        )
+
+    def _stored_of(self, group: str) -> Stored:
+        """Return what consuming transactions of a group know to be stored. Its consumers add where
+        they begin: what a transaction has consumed was read behind that."""
+        if len(self._stored) >= GROUPS_MAX:
+            self._stored.clear()
+        return self._stored.setdefault(group, {})
+
+    def transactional_producer(
+        self,
+        /,
+        group: str,
+        check: Check,
+        *,
+        check_after_ms: int = 0,
+        timeout_ms: int | None = None,
+        **options: Any,
+    ) -> TransactionalProducer:
+        """Make a producer whose messages become visible when their local work is done.
+
+        `group` names the producers that do the same work: any of them may be asked by `check`,
+        which gets a CheckedTransaction and returns "commit", "rollback" or "unknown". The cluster
+        asks after `check_after_ms` (0: 6 s), then every 30 s, 15 times at most. `options` are those
+        of `producer`. Its messages have unique keys.
+        """
+        timeout_ms = timeout_ms or self._timeout_ms
+        return self._made.add(
+            TransactionalProducer(
+                self.broker_groups,
+                ProducerOptions(**{"unique_keys": True, **options}),
+                group,
+                check,
+                client_id=self.client_id,
+                check_after_ms=check_after_ms,
+                timeout_ms=timeout_ms,
+            )
+        )
 
 
 @checked_call

@@ -1,14 +1,18 @@
-"""Exit codes of our commands, and errors as three lines: what happened, why, what to do.
+"""Exit codes and signals of our commands, and errors as three lines: what, why, what to do.
 
-Owns the shape of a failure on a terminal. Must not import server code: errors of the store, of
+Owns the shape of a failure on a terminal, and what a command does about the dispositions that its
+parent left (nodes have `stop_signals`). Must not import server code: errors of the store, of
 Raft and of a node are recognised by the attributes that all of them carry (`code`, `outcome`).
 """
 
 import enum
 import errno
+import signal
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
+from types import FrameType
 from typing import Final
 
 import click
@@ -155,3 +159,24 @@ def _explain_coded(error: Exception) -> Explanation:
             "run it again" if getattr(error, "retryable", False) else "see docs/errors.md",
         )
     return Explanation(what, why, do)
+
+
+def take_signals() -> None:
+    """Let SIGTERM and a terminal that closes end this command as Ctrl-C does, unless they are
+    ignored, and undo what a parent left: with SIGCHLD ignored each child has ended with 0, and a
+    blocked signal ends nothing."""
+    if threading.current_thread() is not threading.main_thread():  # Others may not set it.
+        return
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    ours = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ours)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # Of a script's background jobs.
+        signal.default_int_handler(number, frame)
+    signal.raise_signal(signal.SIGINT)

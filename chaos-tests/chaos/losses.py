@@ -22,7 +22,7 @@ from checkers.history import (
     Records,
     Value,
 )
-from quorumlog.admin.ha_types import HaLoss, HaStatus
+from quorumlog.admin.types import HaLoss, HaStatus
 from raft.errors import Outcome
 
 _ACKED: Final = Outcome.APPLIED

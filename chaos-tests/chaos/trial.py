@@ -27,7 +27,7 @@ from chaos.usage import Usage
 from chaos.verdict import caught_up, drain, judge, leaders_of, same_digests
 from checkers.checker import check_values
 from checkers.history import Value
-from quorumlog.admin.ha_types import HaLoss
+from quorumlog.admin.types import HaLoss
 from quorumlog.cluster.transport import Transport
 
 BEFORE_COUNT: Final = 200

@@ -8,8 +8,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from deploy.jobs.job_summary import JobSummary, MainJobSummary
-from deploy.jobs.progress import Reached
+from deploy.jobs.job_summary import JobSummary, MainJobSummary, Reached
 from deploy.jobs.stdlib_source import SourceFile
 
 if TYPE_CHECKING:

@@ -19,9 +19,14 @@ import click
 
 from deploy.jobs.audit import LineAudit
 from deploy.jobs.engine_job_writer import STORE_CONFIG
-from deploy.jobs.job_directory import JobDirectory
-from deploy.jobs.job_summary import EngineJobSummary, run_job_command
-from deploy.jobs.progress import BeginStep, Reached, job_progress
+from deploy.jobs.job_summary import (
+    BeginStep,
+    EngineJobSummary,
+    JobDirectory,
+    Reached,
+    job_progress,
+    run_job_command,
+)
 from deploy.jobs.stdlib_source import (
     LINE_PROPERTY,
     PATH_PROPERTY,

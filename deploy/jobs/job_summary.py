@@ -1,21 +1,96 @@
-"""The results of the jobs, each printed as one screen or as one JSON object.
+"""What the jobs share: the directory of a run, its progress, its result and its exit code.
 
-Owns the fields, the verdict of the main job, the screen, and the exit code of a job.
+Owns whose a directory is: what the caller named, and what a run that failed left behind, is never
+removed; a run that is interrupted leaves nothing. Owns the form of progress, a bar for each long
+step on a terminal and one line a step elsewhere, on stderr; and the fields of a result, printed as
+one screen or as one JSON object.
 """
 
 import json
+import os
+import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import NoReturn
+from typing import NoReturn, Self
 
 import click
 
-from deploy.jobs.job_directory import JobDirectory
-from quorumlog.command_errors import ExitCode, report
-from quorumlog.command_signals import take_signals
+from quorumlog.command_errors import CliError, ExitCode, report, take_signals
 
 Rows = Sequence[tuple[str, str]]
+Reached = Callable[[int], None]
+"""Moves the bar of a step to a number of units."""
+BeginStep = Callable[[str, int], Reached]
+"""Begins a step by its text and its number of units."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDirectory:
+    """A directory that no other run has."""
+
+    path: str
+    is_temporary: bool
+
+    @classmethod
+    def make(cls, named: str | None) -> Self:
+        """Take the named directory, which must not exist or be empty, or make a temporary one."""
+        if named is None:
+            return cls(tempfile.mkdtemp(prefix="quorumlog-quickstart-"), is_temporary=True)
+        if os.path.isdir(named) and os.listdir(named):
+            raise CliError(
+                what=f"{named} is not empty",
+                why="a job begins with nothing and overwrites nothing",
+                do="name a new directory, or remove this one",
+            )
+        return cls(named, is_temporary=False)
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Remove a directory that was made here if the work in the block is interrupted."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.remove_temporary()
+            raise
+
+    def remove_temporary(self) -> str | None:
+        """Remove a directory that was made here; return the path of one that stays."""
+        if not self.is_temporary:
+            return self.path
+        shutil.rmtree(self.path)
+        return None
+
+
+@contextmanager
+def job_progress() -> Iterator[BeginStep]:
+    """Show the steps of a job."""
+    if not sys.stderr.isatty():
+        yield _say
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    with Progress(
+        "{task.description:<34}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    ) as bars:
+
+        def begin(text: str, total: int) -> Reached:
+            task = bars.add_task(text, total=total)
+            return lambda done: bars.update(task, completed=done)
+
+        yield begin
+
+
+def _say(text: str, total: int) -> Reached:
+    click.echo(f"{text} ({total})", err=True)
+    return lambda _done: None
 
 
 def run_job_command(command: click.Command) -> NoReturn:

@@ -18,9 +18,14 @@ import click
 
 import quorumlog
 from deploy.jobs.audit import LineAudit
-from deploy.jobs.job_directory import JobDirectory
-from deploy.jobs.job_summary import MainJobSummary, run_job_command
-from deploy.jobs.progress import BeginStep, Reached, job_progress
+from deploy.jobs.job_summary import (
+    BeginStep,
+    JobDirectory,
+    MainJobSummary,
+    Reached,
+    job_progress,
+    run_job_command,
+)
 from deploy.jobs.stdlib_source import (
     LINE_PROPERTY,
     PATH_PROPERTY,

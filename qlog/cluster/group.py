@@ -14,8 +14,7 @@ from qlog.command_decorators import Printout, TableRows, cluster_command, confir
 from qlog.connection import ask, server_option
 from qlog.message_rows import time_text
 from qlog.output import Row
-from qlog.parsed import Parsed
-from qlog.times import TIME, duration_text, parse_duration
+from qlog.parsed import TIME, Parsed, duration_text, parse_duration
 
 if TYPE_CHECKING:
     from quorumlog.admin.groups import GroupSettings

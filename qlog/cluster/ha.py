@@ -12,7 +12,7 @@ from qlog.command_decorators import Printout, TableRows, cluster_command
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
-    from quorumlog.admin.ha_types import HaGroup, HaPromotion
+    from quorumlog.admin.types import HaGroup, HaPromotion
     from quorumlog.client import Client
 
 _NODE_COLUMNS = (

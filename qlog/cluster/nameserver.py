@@ -19,11 +19,7 @@ from quorumlog.foreign_text import shown_json
 from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
-    from quorumlog.cluster.nameserver import (
-        ListedTopicShare,
-        NameServers,
-        ReplicaStatus,
-    )
+    from quorumlog.cluster.nameserver import ListedTopicShare, NameServers
 
 _Answer = TypeVar("_Answer")
 _STATUS_COLUMNS = (
@@ -139,7 +135,11 @@ async def status(client: "NameServers") -> Printout:
         one.state in ("leader", "follower", "off") for one in replicas
     )
     is_healthy = is_healthy and not problems
-    rows = [_replica_row(one) for one in replicas]
+    rows = [
+        {name: getattr(one, name) for name in _STATUS_COLUMNS}
+        | {"leader": one.leader or None, "node_id": one.node_id or None}
+        for one in replicas
+    ]
     shown = "; ".join(text for _, text in sorted(problems.items())) or None
     head = {"leader": leader, "healthy": is_healthy, "problems": problems}
     short = [{key: row[key] for key in _SHORT_COLUMNS} for row in rows]
@@ -245,11 +245,6 @@ async def delete(client: "NameServers", namespace: str, key: str) -> Row:
     """
     await client.delete(namespace, key)
     return {"namespace": namespace, "key": key, "deleted": True}
-
-
-def _replica_row(replica: "ReplicaStatus") -> dict[str, Any]:
-    row = {name: getattr(replica, name) for name in _STATUS_COLUMNS}
-    return {**row, "leader": row["leader"] or None, "node_id": row["node_id"] or None}
 
 
 def _share_row(share: "ListedTopicShare") -> dict[str, Any]:

@@ -23,9 +23,8 @@ from qlog.connection import (
     until,
 )
 from qlog.messages.consume_output import MessageWriter, OutputFormat
-from qlog.parsed import Parsed
+from qlog.parsed import Parsed, parse_time
 from qlog.progress import Show, progress_bars
-from qlog.times import parse_time
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from qlog.command_decorators import Printout, TableRows, cluster_command, printe
 from qlog.connection import ask, server_option
 from qlog.message_rows import COLUMNS, message_row, table_row, time_text
 from qlog.output import Row, say_if_more
-from qlog.times import TIME
+from qlog.parsed import TIME
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:

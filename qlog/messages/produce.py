@@ -24,9 +24,8 @@ from qlog.connection import (
 )
 from qlog.messages.produce_input import InputFormat, InputMessage, messages, opened
 from qlog.output import Format, output_option, print_record
-from qlog.parsed import Parsed
+from qlog.parsed import Parsed, parse_duration, parse_time
 from qlog.progress import Show, progress_bars
-from qlog.times import parse_duration, parse_time
 from quorumlog.command_errors import CliError, ExitCode, explain
 
 if TYPE_CHECKING:

@@ -87,19 +87,13 @@ def show(file: str | None, with_origin: bool, output: Format, **flags: Any) -> i
         loaded = load(file, flags)
     except ConfigError as error:
         raise as_cli_error(error) from error
-    columns = ("setting", "value", "origin") if with_origin else ("setting", "value")
-    print_rows(_rows(loaded, with_origin), output, columns=columns)
+    rows = [
+        {"setting": name, "value": plain(getattr(loaded.settings, name))}
+        | ({"origin": loaded.origins[name]} if with_origin else {})
+        for name in Settings.model_fields
+    ]
+    print_rows(rows, output, columns=("setting", "value", "origin")[: 2 + with_origin])
     return ExitCode.OK
-
-
-def _rows(loaded: Loaded, with_origin: bool) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = []
-    for name in Settings.model_fields:
-        row = {"setting": name, "value": plain(getattr(loaded.settings, name))}
-        if with_origin:
-            row["origin"] = loaded.origins[name]
-        rows.append(row)
-    return rows
 
 
 for _command in (check, show):

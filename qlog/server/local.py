@@ -7,7 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -18,7 +18,6 @@ from quorumlog.standard_output import styled
 if TYPE_CHECKING:
     from deploy.local import LocalCluster
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _STATE_COLUMNS = (
     "node_id", "group", "state", "role", "is_ready", "term", "leader_id", "commit_index",
     "applied_index", "address", "peer_address", "http_address", "pid", "directory", "detail",
@@ -39,10 +38,7 @@ def local() -> None:
     """
 
 
-def _dir_option(command: _Command) -> _Command:
-    return click.option("--dir", "directory", metavar="DIR", help="Where the cluster is kept.")(
-        command
-    )
+_dir_option = click.option("--dir", "directory", metavar="DIR", help="Where the cluster is kept.")
 
 
 @local.command()

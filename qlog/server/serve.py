@@ -11,7 +11,7 @@ import click
 
 from node.config.load import ConfigError, load
 from node.runtime.fail_stop import EXIT_BAD_CONFIG
-from qlog.imports import paused_collector
+from qlog import paused_collector
 from qlog.server.settings import as_cli_error, settings_options
 from quorumlog.standard_output import styled
 

@@ -7,17 +7,19 @@ Consumer groups, messages and transactions are modules beside it.
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import Final
 
 from quorumlog.admin.calls import Answers
 from quorumlog.admin.groups import GroupAdmin
-from quorumlog.admin.ha_types import HaGroup, HaPromotion, HaStatus
 from quorumlog.admin.messages import MessageAdmin
-from quorumlog.admin.transactions import TransactionAdmin
 from quorumlog.admin.types import (
     ChainDigest,
     ClusterStatus,
     GroupStatus,
+    HaGroup,
+    HaPromotion,
+    HaStatus,
     LeaderInfo,
     MemberStatus,
     NodeDown,
@@ -41,7 +43,7 @@ STATUS_TIMEOUT_MS: Final = 2_000  # For all nodes of a group together, in `clust
 
 
 @checked
-class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
+class Admin(GroupAdmin, MessageAdmin):
     """Administers the cluster that a client is connected to; `client.admin`.
 
     Every call raises QuorumlogError; `outcome` tells whether the failed call may have had an
@@ -78,16 +80,12 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
         if must_be_new and not self._groups.is_single:
             # One group may have it; the others would create it.
             listing = admin_pb2.ListTopicsRequest()
-            there, _ = await self._each("ListTopics", listing, deadline=deadline)
+            there, _ = await self._each(listing, deadline=deadline)
             if any(info.topic == topic for answer in there.values() for info in answer.topics):
                 raise TopicExistsError(f"topic {topic!r} exists already; use another name")
         # A repetition after a lost answer would find the topic of the first attempt, and fail.
         answers, away = await self._each(
-            "CreateTopic",
-            request,
-            is_repeatable=not must_be_new,
-            is_read=False,
-            deadline=deadline,
+            request, is_repeatable=not must_be_new, is_read=False, deadline=deadline
         )
         self._forget_topic(topic)
         return TopicInfo.of(answers, away)
@@ -99,9 +97,7 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
         groups have deleted it.
         """
         request = admin_pb2.DeleteTopicRequest(topic=topic)
-        await self._each(
-            "DeleteTopic", request, is_repeatable=False, is_read=False, may_be_away=False
-        )
+        await self._each(request, is_repeatable=False, is_read=False, may_be_away=False)
         self._forget_topic(topic)
 
     def _forget_topic(self, topic: str) -> None:
@@ -110,8 +106,7 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
 
     async def list_topics(self, *, with_system: bool = False) -> list[TopicInfo]:
         """Return all topics by name."""
-        request = admin_pb2.ListTopicsRequest(with_system=with_system)
-        answers, away = await self._each("ListTopics", request)
+        answers, away = await self._each(admin_pb2.ListTopicsRequest(with_system=with_system))
         by_topic: dict[str, Answers] = {}
         for name, response in answers.items():
             for topic in response.topics:
@@ -120,8 +115,7 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
 
     async def describe_topic(self, topic: str) -> TopicDescription:
         """Return a topic and the state of its queues. Raises UnknownTopicError."""
-        request = admin_pb2.DescribeTopicRequest(topic=topic)
-        return TopicDescription.of(*await self._each("DescribeTopic", request))
+        return TopicDescription.of(*await self._each(admin_pb2.DescribeTopicRequest(topic=topic)))
 
     # Nodes.
 
@@ -130,8 +124,7 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
 
         An empty `group` means the first one by name, here as in the other calls.
         """
-        request = admin_pb2.NodeStatusRequest()
-        at, response = await self._at(node_id, "NodeStatus", request, group)
+        at, response = await self._at(node_id, admin_pb2.NodeStatusRequest(), group)
         return of_pb(NodeStatus, response, group=at.name)
 
     async def cluster_status(self) -> ClusterStatus:
@@ -142,23 +135,20 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
         groups = self._groups.known()  # Also those that were left out: not healthy.
         parts = await asyncio.gather(*(self._group_status(group) for group in groups))
         first = parts[0][0]
+        nodes = [node for _, nodes in parts for node in nodes]
         return ClusterStatus(
-            cluster_id=self._groups.cluster_id,
-            leader_id=first.leader_id,
-            term=first.term,
-            nodes=tuple(
-                sorted(
-                    (node for _, nodes in parts for node in nodes), key=lambda node: node.node_id
-                )
-            ),
-            groups=tuple(status for status, _ in parts),
+            self._groups.cluster_id,
+            first.leader_id,
+            first.term,
+            tuple(sorted(nodes, key=lambda node: node.node_id)),
+            tuple(status for status, _ in parts),
         )
 
     async def _group_status(
         self, group: BrokerGroup
     ) -> tuple[GroupStatus, list[NodeStatus | NodeDown]]:
         router, deadline = group.router, Deadline(STATUS_TIMEOUT_MS)
-        questions: dict[str, asyncio.Task[NodeStatus | QuorumlogError]] = {}
+        questions: dict[str, asyncio.Task[NodeStatus | NodeDown]] = {}
 
         def ask(tasks: asyncio.TaskGroup) -> dict[str, int]:
             """Ask each known node once; return the node ids by address."""
@@ -175,13 +165,8 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
             ids = ask(tasks)
             for address in questions.keys() - ids.keys():
                 questions[address].cancel()
-        nodes: list[NodeStatus | NodeDown] = []
-        for address, node_id in ids.items():
-            answer = questions[address].result()
-            if isinstance(answer, QuorumlogError):
-                nodes.append(NodeDown(node_id, address, str(answer), group.name))
-            else:
-                nodes.append(answer)
+        answers = [(questions[address].result(), node_id) for address, node_id in ids.items()]
+        nodes = [replace(a, node_id=n) if isinstance(a, NodeDown) else a for a, n in answers]
         up = [node for node in nodes if isinstance(node, NodeStatus)]
         newest = max(up, key=lambda node: (node.term, node.role == "leader"), default=None)
         leader_id, term = (newest.leader_id, newest.term) if newest is not None else (0, 0)
@@ -191,13 +176,14 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
 
     async def _status_of(
         self, group: BrokerGroup, address: str, deadline: Deadline
-    ) -> NodeStatus | QuorumlogError:
+    ) -> NodeStatus | NodeDown:
+        """Ask a node once. One that does not answer is down; its id is set by the caller."""
         request = admin_pb2.NodeStatusRequest()
         try:
             node = group.router.channels.get(address)
-            response = await group.calls.once(node, "NodeStatus", request, deadline.remaining_s)
+            response = await group.calls.once(node, request, deadline.remaining_s)
         except QuorumlogError as error:
-            return error
+            return NodeDown(0, address, str(error), group.name)
         return of_pb(NodeStatus, response, group=group.name)
 
     async def transfer_leadership(self, node_id: int = 0, *, group: str = "") -> LeaderInfo:
@@ -205,50 +191,44 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
         deadline = self._deadline()
         at = await self._group_of(node_id, deadline, group)
         request = admin_pb2.TransferLeadershipRequest(node_id=node_id)
-        response = await self._lead(
-            at, "TransferLeadership", request, is_repeatable=node_id != 0, deadline=deadline
-        )
+        response = await self._lead(at, request, is_repeatable=node_id != 0, deadline=deadline)
         return LeaderInfo(response.leader_id, response.term, at.name)
 
     async def add_learner(
         self, node_id: int, *, address: str, peer_address: str, group: str = ""
     ) -> tuple[MemberStatus, ...]:
         """Make a node a learner of a broker group: the log, but no vote; return the members."""
-        request = admin_pb2.ChangeMemberRequest(
-            change=admin_pb2.MEMBER_CHANGE_ADD_LEARNER,
-            node_id=node_id,
-            address=address,
-            peer_address=peer_address,
-        )
-        return await self._change(request, self._groups.get(group))
+        where = {"address": address, "peer_address": peer_address}
+        change = admin_pb2.MEMBER_CHANGE_ADD_LEARNER
+        return await self._change(change, node_id, self._groups.get(group), **where)
 
     async def promote(self, node_id: int) -> tuple[MemberStatus, ...]:
         """Give a learner that has caught up a vote; return the members."""
-        change = admin_pb2.MEMBER_CHANGE_PROMOTE
-        return await self._change(admin_pb2.ChangeMemberRequest(change=change, node_id=node_id))
+        return await self._change(admin_pb2.MEMBER_CHANGE_PROMOTE, node_id)
 
     async def remove_member(self, node_id: int) -> tuple[MemberStatus, ...]:
         """Take a node out of the cluster; return the members that are left."""
-        change = admin_pb2.MEMBER_CHANGE_REMOVE
-        return await self._change(admin_pb2.ChangeMemberRequest(change=change, node_id=node_id))
+        return await self._change(admin_pb2.MEMBER_CHANGE_REMOVE, node_id)
 
     async def _change(
-        self, request: admin_pb2.ChangeMemberRequest, group: BrokerGroup | None = None
+        self,
+        change: admin_pb2.MemberChange,
+        node_id: int,
+        group: BrokerGroup | None = None,
+        **where: str,
     ) -> tuple[MemberStatus, ...]:
         """Change a member of a group, or of the one that the node is of."""
         deadline = self._deadline()
-        at = group or await self._group_of(request.node_id, deadline)
-        response = await self._lead(
-            at, "ChangeMember", request, is_repeatable=False, deadline=deadline
-        )
+        at = group or await self._group_of(node_id, deadline)
+        request = admin_pb2.ChangeMemberRequest(change=change, node_id=node_id, **where)
+        response = await self._lead(at, request, is_repeatable=False, deadline=deadline)
         return tuple(of_pb(MemberStatus, member) for member in response.members)
 
     async def drain(
         self, node_id: int | None = None, *, undo: bool = False, group: str = ""
     ) -> None:
         """Have a node hand over leadership and refuse appends, until undone or restarted."""
-        request = admin_pb2.DrainRequest(undo=undo)
-        await self._at(node_id, "Drain", request, group, is_read=False)
+        await self._at(node_id, admin_pb2.DrainRequest(undo=undo), group, is_read=False)
 
     async def accept_loss(self, node_id: int, *, confirm_cluster_id: str) -> None:
         """Let the cluster continue with the log of this node after a power loss of a majority.
@@ -257,14 +237,13 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
         when to do this.
         """
         request = admin_pb2.AcceptLossRequest(confirm_cluster_id=confirm_cluster_id)
-        await self._at(node_id, "AcceptLoss", request, is_read=False)
+        await self._at(node_id, request, is_read=False)
 
     async def chain_digest(
         self, node_id: int | None = None, index: int = -1, *, group: str = ""
     ) -> ChainDigest:
         """Return the chained checksum of a node's log at an index; -1: the last one applied."""
-        request = admin_pb2.ChainDigestRequest(index=index)
-        _, response = await self._at(node_id, "ChainDigest", request, group)
+        _, response = await self._at(node_id, admin_pb2.ChainDigestRequest(index=index), group)
         return of_pb(ChainDigest, response)
 
     # Master-slave groups.
@@ -274,8 +253,7 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
 
         Raises ServerError `node.wrong_mode` in a cluster that replicates by Raft.
         """
-        request = admin_pb2.HaStatusRequest()
-        _, response = await self._at(node_id, "HaStatus", request, group)
+        _, response = await self._at(node_id, admin_pb2.HaStatusRequest(), group)
         return of_pb(HaStatus, response)
 
     async def ha_group(self, group: str = "") -> HaGroup:
@@ -291,7 +269,7 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
                 return node
             try:
                 request = admin_pb2.HaStatusRequest()
-                _, said = await self._at(node.node_id, "HaStatus", request, deadline=deadline)
+                _, said = await self._at(node.node_id, request, deadline=deadline)
                 return of_pb(HaStatus, said)
             except (UnavailableError, DeadlineError) as error:
                 address = at.router.nodes.get(node.node_id, "")
@@ -307,9 +285,7 @@ class Admin(GroupAdmin, MessageAdmin, TransactionAdmin):
         is unknown, the node keeps trying.
         """
         request = admin_pb2.HaPromoteRequest(timeout_ms=timeout_ms)
-        _, response = await self._at(
-            node_id, "HaPromote", request, is_read=False, timeout_ms=timeout_ms
-        )
+        _, response = await self._at(node_id, request, is_read=False, timeout_ms=timeout_ms)
         return of_pb(HaPromotion, response)
 
 

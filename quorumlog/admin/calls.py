@@ -34,7 +34,6 @@ class AdminCalls:
     async def _lead(
         self,
         group: BrokerGroup,
-        method: str,
         request: Any,
         *,
         is_repeatable: bool = True,
@@ -44,7 +43,6 @@ class AdminCalls:
         """Call the leader of a broker group and return its answer. `deadline` is that of a call
         with further steps, here as in the other methods."""
         return await group.calls.leader(
-            method,
             request,
             deadline or self._deadline(),
             is_repeatable=is_repeatable,
@@ -53,7 +51,6 @@ class AdminCalls:
 
     async def _each(
         self,
-        method: str,
         request: Any,
         *,
         is_repeatable: bool = True,
@@ -72,7 +69,6 @@ class AdminCalls:
         questions = (
             self._lead(
                 group,
-                method,
                 request,
                 is_repeatable=is_repeatable,
                 is_read=is_read,
@@ -112,7 +108,6 @@ class AdminCalls:
     async def _at(
         self,
         node_id: int | None,
-        method: str,
         request: Any,
         group: str = "",
         *,
@@ -134,10 +129,9 @@ class AdminCalls:
         else:
             at = await self._group_of(node_id, deadline)
             node = at.router.node(node_id)
-        answer = await at.calls.node(
-            node, method, request, deadline, is_read=is_read, answer_ms=answer_ms
+        return at, await at.calls.node(
+            node, request, deadline, is_read=is_read, answer_ms=answer_ms
         )
-        return at, answer
 
     def _by_group(self, queues: Sequence[Queue]) -> dict[BrokerGroup, list[Queue]]:
         queues_of: dict[BrokerGroup, list[Queue]] = {}

@@ -107,7 +107,7 @@ class GroupAdmin(AdminCalls):
 
     async def list_groups(self) -> list[GroupInfo]:
         """Return all consumer groups by name."""
-        answers, _ = await self._each("ListGroups", admin_pb2.ListGroupsRequest())
+        answers, _ = await self._each(admin_pb2.ListGroupsRequest())
         infos: dict[str, list[admin_pb2.GroupInfo]] = {}
         for response in answers.values():
             for group in response.groups:
@@ -116,30 +116,27 @@ class GroupAdmin(AdminCalls):
 
     async def describe_group(self, group: str) -> GroupDescription:
         """Return a group, how far it has come, and its members. Raises NotFoundError."""
-        request = admin_pb2.DescribeGroupRequest(group=group)
-        return GroupDescription.of(*await self._each("DescribeGroup", request))
+        return GroupDescription.of(*await self._each(admin_pb2.DescribeGroupRequest(group=group)))
 
     async def delete_group(self, group: str) -> None:
         """Delete a group and its offsets. Raises NotFoundError, GroupNotEmptyError."""
         request = admin_pb2.DeleteGroupRequest(group=group)
-        await self._each(
-            "DeleteGroup", request, is_repeatable=False, is_read=False, may_be_away=False
-        )
+        await self._each(request, is_repeatable=False, is_read=False, may_be_away=False)
 
     async def fetch_offsets(self, group: str, queues: Sequence[Pair] = ()) -> dict[Queue, int]:
         """Return the offsets that a group has stored: all, or those of these (topic, queue id)."""
-        method, deadline = "FetchOffsets", self._deadline()
+        deadline = self._deadline()
         answers: list[tuple[str, Any]] = []
         if not queues:
             request = consumer_pb2.FetchOffsetsRequest(group=group)
-            by_group, _ = await self._each(method, request, may_be_away=False)
+            by_group, _ = await self._each(request, may_be_away=False)
             answers += by_group.items()
         for at, mine in self._by_group(list(map(queue_of, queues))).items():
             ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in mine]
             for lo in range(0, len(ids), QUEUES_OF_CALL_MAX):
                 part = ids[lo : lo + QUEUES_OF_CALL_MAX]
                 request = consumer_pb2.FetchOffsetsRequest(group=group, queues=part)
-                response = await self._lead(at, method, request, is_read=True, deadline=deadline)
+                response = await self._lead(at, request, is_read=True, deadline=deadline)
                 answers.append((at.name, response))
         return {
             Queue(row.topic, row.queue_id, name): row.offset
@@ -175,16 +172,15 @@ class GroupAdmin(AdminCalls):
             for queue in mine:
                 topic, queue_id = queue
                 request.offsets.add(topic=topic, queue_id=queue_id, offset=offsets[queue])
-            stored = self._lead(at, "CommitOffsets", request, deadline=deadline)
-            index = int((await steps.take(stored)).index)
+            stored = await steps.take(self._lead(at, request, deadline=deadline))
+            index = int(stored.index)
         return index
 
     # Settings.
 
     async def group_settings(self, group: str) -> GroupSettings:
         """Return the settings of a group. Raises NotFoundError."""
-        request = retry_pb2.GetGroupSettingsRequest(group=group)
-        answers, _ = await self._each("GetGroupSettings", request)
+        answers, _ = await self._each(retry_pb2.GetGroupSettingsRequest(group=group))
         return GroupSettings.of(group, next(iter(answers.values())))
 
     async def set_group_settings(
@@ -212,7 +208,7 @@ class GroupAdmin(AdminCalls):
             settings.forbidden_topics.SetInParent()
             settings.forbidden_topics.topics.extend(forbidden_topics)
         request = retry_pb2.SetGroupSettingsRequest(group=group, settings=settings)
-        answers, _ = await self._each("SetGroupSettings", request, may_be_away=False, is_read=False)
+        answers, _ = await self._each(request, may_be_away=False, is_read=False)
         return GroupSettings.of(group, next(iter(answers.values())))
 
     # Dead letters.
@@ -229,7 +225,7 @@ class GroupAdmin(AdminCalls):
         at = self._groups.get(broker_group)
         letters: list[DeadLetter] = []
         while True:
-            response = await self._lead(at, "ListDeadLetters", request)
+            response = await self._lead(at, request)
             resent = set(response.resent)
             messages = decode_records(response.records, group=at.name) if response.records else []
             letters += [DeadLetter(m, m.queue_offset in resent) for m in messages]
@@ -260,7 +256,7 @@ class GroupAdmin(AdminCalls):
                 cluster_id=self._groups.cluster_id,
                 in_pieces=True,
             )
-            response = await self._lead(at, "ResendDeadLetters", request)
+            response = await self._lead(at, request)
             resent += response.resent
             already += response.already_resent
             kept += (of_pb(KeptLetter, letter) for letter in response.kept)
@@ -294,9 +290,8 @@ class GroupAdmin(AdminCalls):
 
     async def export_config_files(self, *, broker_group: str = "") -> dict[str, str]:
         """Return topics, groups and offsets as the files that RocketMQ keeps of them, by name."""
-        request = retry_pb2.ExportConfigFilesRequest()
         at = self._groups.get(broker_group)
-        response = await self._lead(at, "ExportConfigFiles", request)
+        response = await self._lead(at, retry_pb2.ExportConfigFilesRequest())
         return {file.name: file.text for file in response.files}
 
     async def import_config_files(
@@ -311,6 +306,5 @@ class GroupAdmin(AdminCalls):
         )
         for name, text in files.items():
             request.files.add(name=name, text=text)
-        at = self._groups.get(broker_group)
-        response = await self._lead(at, "ImportConfigFiles", request)
-        return of_pb(ConfigImport, response)
+        answer = await self._lead(self._groups.get(broker_group), request)
+        return of_pb(ConfigImport, answer)

@@ -1,19 +1,30 @@
-"""Administration of messages: delayed ones, those in flight by pop, and the search for single ones.
+"""Administration of messages: delayed, in flight by pop, single ones, and open transactions.
 
 Owns these calls and their values; must not know how calls find the leader. A message is of one
-broker group, which the id of one that is searched does not name: all are asked.
+broker group, which the id of one that is searched does not name: all are asked. The id of a
+transaction is unique within its broker group.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from quorumlog.admin.calls import AdminCalls
 from quorumlog.arguments import checked
-from quorumlog.pb import delay_pb2, lookup_pb2, pop_pb2
+from quorumlog.pb import delay_pb2, lookup_pb2, pop_pb2, transaction_pb2
 from quorumlog.records.batch import decode_records
 from quorumlog.records.message import Message
+from quorumlog.records.options import Decision
 from quorumlog.records.receipt import Receipt
 from quorumlog.records.values import of_pb
+from quorumlog.transactions.types import (
+    OUTCOMES,
+    PB_OUTCOMES,
+    TransactionDescription,
+    TransactionInfo,
+    as_decision,
+)
+
+_PAGE_COUNT: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +145,7 @@ class TopicSizes:
 
 @checked
 class MessageAdmin(AdminCalls):
-    """The part of `Admin` that is about messages."""
+    """The part of `Admin` that is about messages and transactions."""
 
     async def cancel_delayed(self, message: Receipt | str, *, group: str = "") -> CancelledDelay:
         """Cancel the delivery of a delayed message, by its receipt or the message id in it.
@@ -146,17 +157,14 @@ class MessageAdmin(AdminCalls):
         message_id = message if isinstance(message, str) else message.message_id
         if isinstance(message, Receipt):
             group = group or message.group
-        broker_group = self._groups.get(group)
         request = delay_pb2.CancelDelayedRequest(
             message_id=message_id, cluster_id=self._groups.cluster_id
         )
-        response = await self._lead(broker_group, "CancelDelayed", request)
-        return of_pb(CancelledDelay, response)
+        return of_pb(CancelledDelay, await self._lead(self._groups.get(group), request))
 
     async def delay_status(self) -> list[DelayStatus]:
         """Return the delayed messages of each broker group, by group name."""
-        request = delay_pb2.DelayStatusRequest()
-        answers, _ = await self._each("DelayStatus", request)
+        answers, _ = await self._each(delay_pb2.DelayStatusRequest())
         return [
             of_pb(DelayStatus, pb, group=name, delay_ms_max=pb.horizon_ms)
             for name, pb in sorted(answers.items())
@@ -164,8 +172,7 @@ class MessageAdmin(AdminCalls):
 
     async def describe_pop(self, group: str) -> list[PopQueue]:
         """Return the queues in which a group has messages in flight, by topic."""
-        request = pop_pb2.DescribePopRequest(group=group)
-        answers, _ = await self._each("DescribePop", request, may_be_away=False)
+        answers, _ = await self._each(pop_pb2.DescribePopRequest(group=group), may_be_away=False)
         queues = [
             of_pb(PopQueue, queue, group=name)
             for name, answer in answers.items()
@@ -178,8 +185,7 @@ class MessageAdmin(AdminCalls):
 
         Derived from log and state by each call. Raises NotFoundError.
         """
-        request = lookup_pb2.TraceMessageRequest(message_id=message_id)
-        answers, _ = await self._each("TraceMessage", request)
+        answers, _ = await self._each(lookup_pb2.TraceMessageRequest(message_id=message_id))
         group, answer = next(iter(answers.items()))
         events = [of_pb(TraceEvent, event) for event in answer.events]
         messages = decode_records(answer.record, group=group)
@@ -187,8 +193,7 @@ class MessageAdmin(AdminCalls):
 
     async def topic_sizes(self, topic: str) -> list[TopicSizes]:
         """Return the sizes of the messages of a topic, for each broker group."""
-        request = lookup_pb2.TopicSizesRequest(topic=topic)
-        answers, _ = await self._each("TopicSizes", request)
+        answers, _ = await self._each(lookup_pb2.TopicSizesRequest(topic=topic))
         return [
             of_pb(
                 TopicSizes,
@@ -198,3 +203,57 @@ class MessageAdmin(AdminCalls):
             )
             for group, sizes in answers.items()
         ]
+
+    # Transactions.
+
+    async def list_transactions(
+        self, *, producer_group: str = "", max_count: int = 100_000
+    ) -> list[TransactionInfo]:
+        """Return open transactions of all broker groups, the oldest of each first."""
+        transactions: list[TransactionInfo] = []
+        for group in self._groups.all:
+            after_id, page = 0, _PAGE_COUNT
+            while page == _PAGE_COUNT and len(transactions) < max_count:
+                request = transaction_pb2.ListTransactionsRequest(
+                    producer_group=producer_group,
+                    max_count=min(_PAGE_COUNT, max_count - len(transactions)),
+                    after_id=after_id,
+                )
+                response = await self._lead(group, request)
+                page = len(response.transactions)
+                transactions += (
+                    TransactionInfo.of(info, group.name) for info in response.transactions
+                )
+                if page:
+                    after_id = response.transactions[-1].transaction_id
+        return transactions
+
+    async def describe_transaction(
+        self, transaction_id: int, *, group: str = ""
+    ) -> TransactionDescription:
+        """Return a transaction: open, with its messages, or ended. Raises NotFoundError."""
+        at = self._groups.get(group)
+        request = transaction_pb2.DescribeTransactionRequest(transaction_id=transaction_id)
+        response = await self._lead(at, request)
+        is_open = response.outcome == transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED
+        return TransactionDescription(
+            transaction_id,
+            at.name,
+            OUTCOMES.get(response.outcome, str(response.outcome)),
+            TransactionInfo.of(response.info, at.name) if is_open else None,
+            decode_records(response.records, group=at.name),
+        )
+
+    async def end_transaction(
+        self, transaction_id: int, decision: Decision | str, *, group: str = ""
+    ) -> bool:
+        """Commit ("commit") or roll back ("rollback") by hand; return whether it was done before.
+
+        Raises NotFoundError, TransactionEndedError when it had ended in another way.
+        """
+        request = transaction_pb2.EndTransactionRequest(
+            transaction_id=transaction_id,
+            outcome=PB_OUTCOMES[as_decision(decision)],
+            cluster_id=self._groups.cluster_id,
+        )
+        return bool((await self._lead(self._groups.get(group), request)).was_ended)

@@ -44,27 +44,26 @@ class Calls:
 
     async def leader(
         self,
-        method: str,
         request: Any,
         deadline: Deadline,
         *,
-        is_repeatable: bool,
+        is_repeatable: bool = True,
         is_read: bool = False,
         wait_ms: int = 0,
     ) -> Any:
-        """Call the leader. `wait_ms` is how long it may wait on purpose before it answers.
+        """Call the leader; the class of the request names the call. `wait_ms` is how long the
+        leader may wait on purpose before it answers.
 
         Raises the node's error if another attempt does not help, DeadlineError when time ran out,
         OutcomeUnknownError when a call that must not be repeated may have had an effect. For a call
         that may be repeated, `outcome` of the DeadlineError says whether it may have had an effect.
         """
-        attempt = _Attempts(
-            self, f"{method} at the leader{self._router.where}", deadline, is_repeatable, is_read
-        )
+        what = f"{method_of(request)} at the leader{self._router.where}"
+        attempt = _Attempts(self, what, deadline, is_repeatable, is_read)
         while True:
             node = await attempt.within(self._router.leader)
             try:
-                return await self._watched(node, method, request, deadline, wait_ms)
+                return await self._watched(node, request, deadline, wait_ms)
             except QuorumlogError as error:
                 if isinstance(error, NotLeaderError):
                     self._router.on_hint(error.leader_id, error.leader_address, node.address)
@@ -75,7 +74,6 @@ class Calls:
     async def node(
         self,
         node: NodeChannel,
-        method: str,
         request: Any,
         deadline: Deadline,
         *,
@@ -84,34 +82,35 @@ class Calls:
     ) -> Any:
         """Call one node, of any role; the call must be repeatable. No attempt begins after the
         deadline; one that has begun may take `answer_ms` more."""
-        attempt = _Attempts(self, f"{method} at {node.address}", deadline, True, is_read=is_read)
+        what = f"{method_of(request)} at {node.address}"
+        attempt = _Attempts(self, what, deadline, True, is_read=is_read)
         while True:
             try:
                 timeout_s = deadline.remaining_s + answer_ms / 1000
-                return await self.once(node, method, request, timeout_s)
+                return await self.once(node, request, timeout_s)
             except QuorumlogError as error:
                 await attempt.failed(error)
 
-    async def any(self, method: str, request: Any, deadline: Deadline) -> Any:
+    async def any(self, request: Any, deadline: Deadline) -> Any:
         """Call the same node as last time, or the next one if that fails; a repeatable call."""
-        attempt = _Attempts(
-            self, f"{method} at any node{self._router.where}", deadline, True, is_read=True
-        )
+        what = f"{method_of(request)} at any node{self._router.where}"
+        attempt = _Attempts(self, what, deadline, True, is_read=True)
         while True:
             addresses = self._router.addresses()
             node = self._router.channels.get(addresses[self._any_at % len(addresses)])
             timeout_s = min(deadline.remaining_s, max(deadline.timeout_ms / 4000, 1.0))
             try:
-                return await self.once(node, method, request, timeout_s)
+                return await self.once(node, request, timeout_s)
             except QuorumlogError as error:
                 self._any_at += 1
                 await attempt.failed(error)
 
-    async def once(self, node: NodeChannel, method: str, request: Any, timeout_s: float) -> Any:
+    async def once(self, node: NodeChannel, request: Any, timeout_s: float) -> Any:
         forks.check()
         if self.is_closed:
             raise ClosedError("the client is closed; connect again")
         self.attempts += 1
+        method = method_of(request)
         framed = FRAMED_METHODS.get(method)
         if framed is not None and node.framed is not None:
             end_s = time.monotonic() + timeout_s
@@ -124,12 +123,11 @@ class Calls:
     async def _watched(
         self,
         node: NodeChannel,
-        method: str,
         request: Any,
         deadline: Deadline,
         wait_ms: int,
     ) -> Any:
-        call = asyncio.ensure_future(self.once(node, method, request, deadline.remaining_s))
+        call = asyncio.ensure_future(self.once(node, request, deadline.remaining_s))
         try:
             patience_s = (wait_ms + SUSPECT_AFTER_MS) / 1000
             while not (await asyncio.wait({call}, timeout=patience_s))[0]:
@@ -147,6 +145,11 @@ class Calls:
                 await asyncio.gather(call, return_exceptions=True)
             elif not call.cancelled():
                 call.exception()  # A cancelled waiter never takes the exception; mark it retrieved.
+
+
+def method_of(request: Any) -> str:
+    """Return the name of the call that a request is of."""
+    return type(request).__name__.removesuffix("Request")
 
 
 async def has_moved(router: Router, address: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import grpc
 
 from quorumlog.arguments import checked
+from quorumlog.cluster.calls import method_of
 from quorumlog.cluster.channels import Channels, answer_of, stub
 from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.routes import parse_bootstrap
@@ -136,23 +137,22 @@ class NameServers:
 
     async def groups(self) -> list[ListedTopicShare]:
         """Return all groups with a broker that reported lately, by name, without a topic."""
-        answer = await self._ask("TopicRoute", pb.TopicRouteRequest())
+        answer = await self._ask(pb.TopicRouteRequest())
         return [of_pb(ListedTopicShare, share) for share in answer.shares]
 
     async def route(self, topic: str) -> ListedTopicRoute:
         """Return the groups of a topic."""
-        answer = await self._ask("TopicRoute", pb.TopicRouteRequest(topic=topic))
+        answer = await self._ask(pb.TopicRouteRequest(topic=topic))
         return of_pb(ListedTopicRoute, answer, topic=topic)
 
     async def get(self, namespace: str, key: str) -> str:
         """Return a value. Raises NotFoundError."""
-        request = pb.GetValuesRequest(namespace=namespace, key=key)
-        answer = await self._ask("GetValues", request)
+        answer = await self._ask(pb.GetValuesRequest(namespace=namespace, key=key))
         return str(answer.values[key])
 
     async def get_all(self, namespace: str) -> dict[str, str]:
         """Return all values of a namespace."""
-        answer = await self._ask("GetValues", pb.GetValuesRequest(namespace=namespace))
+        answer = await self._ask(pb.GetValuesRequest(namespace=namespace))
         return dict(sorted(answer.values.items()))
 
     async def put(
@@ -160,18 +160,18 @@ class NameServers:
     ) -> None:
         """Set a value; with `expected` only if that is the value now (`nameserver.changed`)."""
         request = pb.PutValueRequest(namespace=namespace, key=key, value=value, expected=expected)
-        await self._ask("PutValue", request)
+        await self._ask(request)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Remove a value. Raises NotFoundError."""
-        await self._ask("DeleteValue", pb.DeleteValueRequest(namespace=namespace, key=key))
+        await self._ask(pb.DeleteValueRequest(namespace=namespace, key=key))
 
-    async def _ask(self, method: str, request: Any) -> Any:
+    async def _ask(self, request: Any) -> Any:
         """Ask one replica after the other until one answers."""
         last_error: QuorumlogError | None = None
         for address in self._addresses:
             try:
-                return await self._once(address, method, request, self._timeout_s)
+                return await self._once(address, request, self._timeout_s)
             except QuorumlogError as error:
                 is_away = isinstance(error, UnavailableError | DeadlineError | UnimplementedError)
                 is_unsent = is_away and error.outcome is Outcome.NOT_APPLIED
@@ -183,16 +183,14 @@ class NameServers:
         assert last_error is not None, "there are no addresses"
         raise last_error
 
-    async def _once(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+    async def _once(self, address: str, request: Any, timeout_s: float) -> Any:
         service = stub(self._channels.get(address).channel, pb.DESCRIPTOR)
-        return await answer_of(address, getattr(service, method), request, timeout_s)
+        return await answer_of(address, getattr(service, method_of(request)), request, timeout_s)
 
     async def _status_of(self, server: str) -> ReplicaStatus:
         request = pb.NameServerStatusRequest()
         try:
-            response = await self._once(
-                server, "NameServerStatus", request, STATUS_TIMEOUT_MS / 1000
-            )
+            response = await self._once(server, request, STATUS_TIMEOUT_MS / 1000)
         except QuorumlogError as error:
             state = "off" if error.code == "nameserver.off" else "down"
             return ReplicaStatus(server, state, failure=str(error))

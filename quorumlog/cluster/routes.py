@@ -62,15 +62,6 @@ class Route:
 
 
 @dataclass(slots=True)
-class RouterStats:
-    """Counts since the start of the client."""
-
-    searches: int = 0
-    questions: int = 0
-    leader_changes: int = 0
-
-
-@dataclass(slots=True)
 class _Round:
     """Result of one round of questions. The best leader has the highest term, then confirmation."""
 
@@ -115,7 +106,8 @@ class Router:
         self._is_told = bool(group)  # The group was given: its nodes must name the same.
         self.where = ""  # For errors: " of group g1" when there are others.
         self.answered_s = 0.0  # Time of the group's last answer, on the monotonic clock.
-        self.stats = RouterStats()
+        self.searches = self.questions = self.leader_changes = 0
+        """Counts since the start of the client."""
         self._on_route = on_route
         self._strangers: set[str] = set()  # Addresses in `bootstrap` of nodes of other groups.
         self.nodes: dict[int, str] = {}
@@ -232,7 +224,7 @@ class Router:
         self.channels.check_open()
         task = self._search_task
         if task is None or task.done():
-            self.stats.searches += 1
+            self.searches += 1
             task = asyncio.create_task(self._search(deadline, until_found))
             self._search_task = task
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline.remaining_s))
@@ -333,7 +325,7 @@ class Router:
     async def _ask(
         self, address: str, topics: Sequence[str] = ()
     ) -> "tuple[str, log_pb2.RouteResponse | QuorumlogError]":
-        self.stats.questions += 1
+        self.questions += 1
         request = log_pb2.RouteRequest(cluster_id=self.cluster_id, topics=topics)
         try:
             node = self.channels.get(address)
@@ -353,7 +345,7 @@ class Router:
 
     def _lead(self, leader_id: int, address: str) -> None:
         if (leader_id, address) != (self.leader_id, self.leader_address):
-            self.stats.leader_changes += bool(self.leader_id) and leader_id != self.leader_id
+            self.leader_changes += bool(self.leader_id) and leader_id != self.leader_id
             self.leader_id, self.leader_address = leader_id, address
         if address == self._suspected:
             self._suspected, self._suspected_term = "", -1

@@ -290,7 +290,10 @@ class Consumption(Closing):
         """Have the next delivery raise the error that ended a background task."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
-            self._inbox.fail(error)
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._inbox.fail(error)
 
     async def __aenter__(self) -> Self:
         await self.start()

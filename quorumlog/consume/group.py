@@ -32,7 +32,13 @@ from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.consumer import Consumption
 from quorumlog.consume.in_hand import Reader
 from quorumlog.consume.local_offsets import LocalOffsets
-from quorumlog.consume.membership import AWAY_MS, Identity, Membership
+from quorumlog.consume.membership import (
+    AWAY_MS,
+    Identity,
+    Membership,
+    Redeliveries,
+    Redelivery,
+)
 from quorumlog.consume.moves import UNKNOWN, Known, Moves, moved_conflict
 from quorumlog.consume.prefetch import (
     HELD_COUNT_MAX,
@@ -41,7 +47,6 @@ from quorumlog.consume.prefetch import (
 )
 from quorumlog.consume.reads import ReadCalls, Reading, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
-from quorumlog.consume.redelivery import Redeliveries, Redelivery
 from quorumlog.consume.starts import START_MS, Starts
 from quorumlog.errors import ConflictError, InvalidRequestError, Outcome, QuorumlogError
 from quorumlog.pb import common_pb2, consumer_pb2
@@ -150,22 +155,15 @@ class GroupConsumer(Consumption):
 
     async def _begin(self) -> None:
         """Join the group, and begin to fetch the queues that it assigns to this member."""
-        if self._local is None:
-            await self._join()
-            return
         try:
-            self._local.open()
-            self._starts.begun |= {(queue.group, queue.topic) for queue in self._local.offsets}
-            await self._join()
-        except BaseException:
-            self._local.close()
-            raise
-
-    async def _join(self) -> None:
-        self._starts.begin(group.name for group in self._groups.all)
-        try:
+            if self._local is not None:
+                self._local.open()
+                self._starts.begun |= {(queue.group, queue.topic) for queue in self._local.offsets}
+            self._starts.begin(group.name for group in self._groups.all)
             await self._join_all()
         except BaseException:
+            if self._local is not None:
+                self._local.close()
             # Else it would keep queues from the other members for the time of a session.
             await self._stop_all()
             leaves = self._leave_groups(Deadline(min(AWAY_MS, self._options.timeout_ms)))
@@ -384,7 +382,7 @@ class GroupConsumer(Consumption):
             group=self.group, cluster_id=self._groups.cluster_id, offsets=rows
         )
         with self._unanswered(free):
-            response = await self._membership(group).call("CommitOffsets", request, limit)
+            response = await self._membership(group).call(request, limit)
         stays = {Queue(row.topic, row.queue_id, group.name): row for row in response.moved}
         self._note_stored({queue: free[queue] for queue in free.keys() - stays.keys()})
         own = {q: Known.of(row) for q, row in stays.items() if self._known(q).may_be(row)}
@@ -590,11 +588,6 @@ class GroupConsumer(Consumption):
                 _log.warning("group %s: no heartbeat%s: %s", self.group, where, error)
                 await asyncio.sleep(membership.heartbeat_ms / 1000)
 
-    def _on_helper_ended(self, task: "asyncio.Task[None]") -> None:
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            self._fail(error)
-
     def _fail(self, error: Exception) -> None:
         """Stop: this is no member any more, so it hands nothing out and stores nothing."""
         self._inbox.fail(error, at_once=True)
@@ -630,7 +623,7 @@ class GroupConsumer(Consumption):
     ) -> Sequence[consumer_pb2.GroupOffset]:
         ids = [common_pb2.QueueId(topic=one.topic, queue_id=one.queue_id) for one in queues]
         request = consumer_pb2.FetchOffsetsRequest(group=self.group, queues=ids)
-        response = await self._membership(group).call("FetchOffsets", request, deadline)
+        response = await self._membership(group).call(request, deadline)
         rows: Sequence[consumer_pb2.GroupOffset] = response.offsets
         return rows
 

@@ -22,9 +22,9 @@ from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness, Reading
 from quorumlog.consume.rebalance import Strategy, assign, strategy_name
 from quorumlog.consume.starts import Starts
-from quorumlog.errors import ClientIdInUseError, ConflictError
-from quorumlog.pb import common_pb2, consumer_pb2, transaction_pb2
-from quorumlog.records.message import RETRY_PREFIX
+from quorumlog.errors import ClientIdInUseError, ConflictError, Outcome, UnknownProducerError
+from quorumlog.pb import common_pb2, consumer_pb2, retry_pb2, transaction_pb2
+from quorumlog.records.message import RETRY_PREFIX, Message
 from quorumlog.records.queues import Pair, Queue
 
 _log = logging.getLogger("quorumlog.group")
@@ -175,31 +175,29 @@ class Membership:
         topic, and before this member is one. So a queue without an offset came later, also
         when other members join at the same time."""
         own, backoff = self._identity, Backoff(deadline)
+        reading = Reading(ReadFreshness(), deadline)
         stored = consumer_pb2.FetchOffsetsRequest(group=own.group)
         while True:
-            answer = await self.call("FetchOffsets", stored, deadline)
+            answer = await self.call(stored, deadline)
             begun = {one.topic for one in answer.offsets}
             topics = {queue.topic for queue in queues}.intersection(own.topics) - begun
             if not topics:
                 break
             for topic in sorted(topics):
-                await self._begin_topic([q for q in queues if q.topic == topic], deadline)
+                ours = [queue for queue in queues if queue.topic == topic]
+                offsets = await self._starts.offsets(self._reads, ours, reading)
+                request = transaction_pb2.CommitConsumedRequest(
+                    cluster_id=self.group.router.cluster_id
+                )
+                request.consumed.group = own.group
+                for (_, queue_id), offset in offsets.items():
+                    request.consumed.offsets.add(
+                        topic=topic, queue_id=queue_id, expected=_NOT_SET, offset=offset
+                    )
+                with suppress(ConflictError):  # Another member was first: look again.
+                    await self.call(request, deadline)
             await backoff.pause()  # Another member's entry may be under way.
         self._starts.begun |= {(self.group.name, queue.topic) for queue in queues}
-
-    async def _begin_topic(self, queues: Sequence[Queue], deadline: Deadline) -> None:
-        """Store the first offsets of a topic, all or none, unless another member was first."""
-        offsets = await self._starts.offsets(
-            self._reads, queues, Reading(ReadFreshness(), deadline)
-        )
-        request = transaction_pb2.CommitConsumedRequest(cluster_id=self.group.router.cluster_id)
-        request.consumed.group = self._identity.group
-        for (topic, queue_id), offset in offsets.items():
-            request.consumed.offsets.add(
-                topic=topic, queue_id=queue_id, expected=_NOT_SET, offset=offset
-            )
-        with suppress(ConflictError):  # The caller looks again at what is stored.
-            await self.call("CommitConsumed", request, deadline)
 
     def _share_of(self, counts: dict[str, int]) -> list[Pair]:
         """Return this member's queues of some topics, given by their counts of queues."""
@@ -250,7 +248,7 @@ class Membership:
         self.is_known = True
 
         async def beat() -> Any:
-            return await self.call("Heartbeat", request, deadline)
+            return await self.call(request, deadline)
 
         response = await (beat() if self._is_let_in else let_in(beat, deadline))
         self._is_let_in = True
@@ -281,11 +279,87 @@ class Membership:
             group=own.group, client_id=own.client_id, instance=own.instance
         )
         # A member that never had a share has little to give back: a short timeout is enough.
-        await self.call("LeaveGroup", request, deadline if self.is_joined else Deadline(AWAY_MS))
+        await self.call(request, deadline if self.is_joined else Deadline(AWAY_MS))
 
-    async def call(self, method: str, request: object, deadline: Deadline) -> Any:
+    async def call(self, request: object, deadline: Deadline) -> Any:
         """Call the broker group's leader."""
-        return await self.group.calls.leader(method, request, deadline, is_repeatable=True)
+        return await self.group.calls.leader(request, deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivery:
+    """Result of giving messages back."""
+
+    retried_count: int
+    dead_count: int
+    """Count of messages that became dead letters: tried too often, or rejected."""
+
+
+class Redeliveries:
+    """Gives messages back, to be delivered to the group again later, or as dead letters.
+
+    The calls of one consumer to one broker group, one call at a time, so that the node recognises a
+    repetition. A failed call ends the numbering, since the node may have applied one of its
+    attempts. The next call starts again under a new id.
+    """
+
+    def __init__(self, group: BrokerGroup, consumer_group: str) -> None:
+        self._group = group
+        self._consumer_group = consumer_group
+        self._turn = asyncio.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._producer_id, self._sequence = secrets.randbits(64) | 1, 0
+
+    async def give_back(
+        self,
+        messages: Sequence[Message],
+        *,
+        delay_ms: int,
+        is_dead: bool,
+        attempt_count_max: int,
+        offsets: Sequence[consumer_pb2.GroupOffset],
+        deadline: Deadline,
+    ) -> Redelivery:
+        """Move messages and store offsets, in one step. Raises the error of the cluster."""
+        request = retry_pb2.RetryLaterRequest(
+            group=self._consumer_group,
+            attempt_count_max=attempt_count_max,
+            cluster_id=self._group.router.cluster_id,
+            offsets=offsets,
+        )
+        for message in messages:
+            request.messages.add(
+                topic=message.topic,
+                queue_id=message.queue_id,
+                offset=message.queue_offset,
+                delay_ms=delay_ms,
+                is_dead=is_dead,
+            )
+        async with self._turn:
+            try:
+                response = await self._call(request, deadline)
+            except UnknownProducerError as error:
+                if error.outcome is not Outcome.NOT_APPLIED:
+                    raise
+                # The cluster has forgotten the id after a long silence; the call had no effect.
+                response = await self._call(request, deadline)
+        return Redelivery(response.retried_count, response.dead_count)
+
+    async def _call(
+        self, request: retry_pb2.RetryLaterRequest, deadline: Deadline
+    ) -> retry_pb2.RetryLaterResponse:
+        request.producer_id, request.sequence = self._producer_id, self._sequence
+        try:
+            response: retry_pb2.RetryLaterResponse = await self._group.calls.leader(
+                request, deadline
+            )
+        except BaseException:  # Cancelled, too.
+            self._begin()
+            raise
+        self._sequence += 1
+        return response
 
 
 def _ids(queues: Iterable[Pair]) -> list[common_pb2.QueueId]:

@@ -240,9 +240,7 @@ class PopConsumer(Closing):
 
         async def ask() -> Any:
             request.is_new = group.name not in self._let_in
-            return await group.calls.leader(
-                "Receive", request, deadline, is_repeatable=True, wait_ms=wait_ms
-            )
+            return await group.calls.leader(request, deadline, wait_ms=wait_ms)
 
         try:
             response = await let_in(ask, deadline)
@@ -280,7 +278,7 @@ class PopConsumer(Closing):
             is_popping=True,
             instance=self._instance,
         )
-        if await self._tell(name, "Heartbeat", request):
+        if await self._tell(name, request):
             self._let_in.add(name)
 
     @property
@@ -288,13 +286,13 @@ class PopConsumer(Closing):
         """The broker groups that this consumer is a member at."""
         return sorted({name for _, name in self._unanswered})
 
-    async def _tell(self, name: str, method: str, request: Any) -> bool:
+    async def _tell(self, name: str, request: Any) -> bool:
         """Tell a broker group; return whether its leader took it."""
         try:
             group = self._groups.get(name)
             if group.is_away:  # Its session ends there.
                 return False
-            await group.calls.leader(method, request, Deadline(AWAY_MS), is_repeatable=True)
+            await group.calls.leader(request, Deadline(AWAY_MS))
             return True
         except ClientIdInUseError:
             self._let_in.discard(name)
@@ -335,7 +333,7 @@ class PopConsumer(Closing):
                     handles=handles[lo : lo + _ACK_COUNT_MAX],
                     cluster_id=self._groups.cluster_id,
                 )
-                stale += (await steps.take(self._call(name, "Ack", request))).stale_handles
+                stale += (await steps.take(self._call(name, request))).stale_handles
         if stale:
             raise StaleHandleError(
                 f"{len(stale)} of {len(given)} messages were handed out again, or the group was "
@@ -356,7 +354,7 @@ class PopConsumer(Closing):
             invisible_ms=round(seconds * 1000),
             cluster_id=self._groups.cluster_id,
         )
-        response = await self._call(message.group, "ChangeInvisible", request)
+        response = await self._call(message.group, request)
         message.handle = response.handle
         message.visible_unix_ms = response.visible_unix_ms
 
@@ -375,14 +373,13 @@ class PopConsumer(Closing):
             handle=message.handle,
             cluster_id=self._groups.cluster_id,
         )
-        await self._call(message.group, "GiveUp", request)
+        await self._call(message.group, request)
 
-    async def _call(self, broker_group: str, method: str, request: Any) -> Any:
+    async def _call(self, broker_group: str, request: Any) -> Any:
         if self.close_once.is_over:
             raise self._closed()
-        return await self._groups.get(broker_group).calls.leader(
-            method, request, Deadline(self._timeout_ms), is_repeatable=True
-        )
+        calls = self._groups.get(broker_group).calls
+        return await calls.leader(request, Deadline(self._timeout_ms))
 
     # --- Life cycle ---
 
@@ -408,4 +405,4 @@ class PopConsumer(Closing):
         leave = consumer_pb2.LeaveGroupRequest(
             group=self.group, client_id=self.client_id, instance=self._instance
         )
-        await asyncio.gather(*(self._tell(name, "LeaveGroup", leave) for name in self._asked))
+        await asyncio.gather(*(self._tell(name, leave) for name in self._asked))

@@ -109,7 +109,7 @@ class Raw:
         deadline = Deadline(timeout_ms or self._timeout_ms)
         calls = self._groups.get(group).calls
         try:
-            answer = await calls.leader("Append", request, deadline, is_repeatable=True)
+            answer = await calls.leader(request, deadline)
         except QuorumlogError as error:
             if error.code == DUPLICATE_EXPIRED:
                 return RawReceipt(-1, -1, is_duplicate=True)

@@ -196,10 +196,10 @@ class ReadCalls:
         )
         reading = Reading(freshness, Deadline(options.timeout_ms + wait_ms))
         group = self.group_of(queue, freshness)
-        response: log_pb2.PullResponse = await self._ask(group, "Pull", request, reading, wait_ms)
+        response: log_pb2.PullResponse = await self._ask(group, request, reading, wait_ms)
         if freshness.is_any and response.status == log_pb2.PULL_STATUS_OFFSET_TOO_SMALL:
             # The log of that replica begins later; what the leader has is not gone.
-            response = await self._ask_leader(group, "Pull", request, reading.deadline, wait_ms)
+            response = await self._ask_leader(group, request, reading.deadline, wait_ms)
         return response
 
     def group_of(self, queue: Queue, freshness: ReadFreshness) -> BrokerGroup:
@@ -215,38 +215,36 @@ class ReadCalls:
         return self._groups.all
 
     async def _ask(
-        self, group: BrokerGroup, method: str, request: Any, reading: Reading, wait_ms: int = 0
+        self, group: BrokerGroup, request: Any, reading: Reading, wait_ms: int = 0
     ) -> Any:
         """Ask the node of a group that can answer with the wanted freshness."""
         if reading.freshness.node_id is not None:
             node = group.router.node(reading.freshness.node_id)
-            return await group.calls.node(node, method, request, reading.deadline)
+            return await group.calls.node(node, request, reading.deadline)
         if not reading.freshness.is_any:
-            return await self._led(group, method, request, reading.deadline, wait_ms)
+            return await self._led(group, request, reading.deadline, wait_ms)
         try:
-            return await group.calls.any(method, request, reading.deadline)
+            return await group.calls.any(request, reading.deadline)
         except QuorumlogError as error:
             if not isinstance(error, NotFoundError | UnknownTopicError):
                 raise
         # A replica that lags, or whose log begins later, cannot say that there is none.
-        return await self._ask_leader(group, method, request, reading.deadline, wait_ms)
+        return await self._ask_leader(group, request, reading.deadline, wait_ms)
 
     async def _ask_leader(
-        self, group: BrokerGroup, method: str, request: Any, deadline: Deadline, wait_ms: int = 0
+        self, group: BrokerGroup, request: Any, deadline: Deadline, wait_ms: int = 0
     ) -> Any:
         """Repeat a question to any replica that only the leader can answer."""
         repeated = type(request)()
         repeated.CopyFrom(request)
-        if method != "Route":  # Of which each node tells what it knows.
+        if not isinstance(request, log_pb2.RouteRequest):  # Each node tells what it knows.
             repeated.consistency = common_pb2.CONSISTENCY_LEADER
-        return await self._led(group, method, repeated, deadline, wait_ms)
+        return await self._led(group, repeated, deadline, wait_ms)
 
     async def _led(
-        self, group: BrokerGroup, method: str, request: Any, deadline: Deadline, wait_ms: int = 0
+        self, group: BrokerGroup, request: Any, deadline: Deadline, wait_ms: int = 0
     ) -> Any:
-        return await group.calls.leader(
-            method, request, deadline, is_repeatable=True, is_read=True, wait_ms=wait_ms
-        )
+        return await group.calls.leader(request, deadline, is_read=True, wait_ms=wait_ms)
 
     async def _ask_all(
         self, freshness: ReadFreshness, ask: Callable[[BrokerGroup], Awaitable[_Answer]]
@@ -287,9 +285,9 @@ class ReadCalls:
     ) -> list[Queue]:
         """Return the queues that a group has of these topics, asked now."""
         request = log_pb2.RouteRequest(topics=topics, cluster_id=self._groups.cluster_id)
-        response = await self._ask(group, "Route", request, reading)
+        response = await self._ask(group, request, reading)
         if reading.freshness.is_any and len(response.topics) < len(set(topics)):
-            response = await self._ask_leader(group, "Route", request, reading.deadline)
+            response = await self._ask_leader(group, request, reading.deadline)
         group.router.learn_topics(response, topics)
         routes = [group.router.topic(topic) for topic in topics]
         return [
@@ -336,7 +334,7 @@ class ReadCalls:
             consistency=_CONSISTENCY[reading.freshness.consistency],
             at_least_index=reading.freshness.at_least_index,
         )
-        response = await self._ask(group, "QueueOffsets", request, reading)
+        response = await self._ask(group, request, reading)
         return {
             queue: QueueOffsets(q.topic, q.queue_id, q.min_offset, q.max_offset, group.name)
             for queue, q in zip(queues, response.queues, strict=True)
@@ -351,7 +349,7 @@ class ReadCalls:
             consistency=_CONSISTENCY[reading.freshness.consistency],
         )
         group = self.group_of(queue, reading.freshness)
-        response = await self._ask(group, "OffsetByTime", request, reading)
+        response = await self._ask(group, request, reading)
         return int(response.offset)
 
     async def positions(
@@ -393,7 +391,7 @@ class ReadCalls:
         )
 
         async def ask(group: BrokerGroup) -> list[Message]:
-            response = await self._ask(group, "GetMessage", request, reading)
+            response = await self._ask(group, request, reading)
             return decode_records(
                 response.records, group=group.name, newest_move=_newest_move(response)
             )
@@ -427,7 +425,7 @@ class ReadCalls:
         request.consistency = _CONSISTENCY[reading.freshness.consistency]
         topic, key, max_count = request.topic, request.key, request.max_count
         answers = await self._ask_all(
-            reading.freshness, lambda group: self._ask(group, "QueryByKey", request, reading)
+            reading.freshness, lambda group: self._ask(group, request, reading)
         )
         unknown = [a for _, a in answers if isinstance(a, UnknownTopicError)]
         parts: list[list[Message]] = []
@@ -440,7 +438,7 @@ class ReadCalls:
             while len(messages) < max_count and last.HasField("next_position"):
                 request.next_position = last.next_position
                 request.max_count = max_count - len(messages)
-                last = await self._ask(group, "QueryByKey", request, reading)
+                last = await self._ask(group, request, reading)
                 messages = _with_key(last, topic, key, group) + messages
             parts.append(messages)
         merged = list(heapq.merge(*parts, key=lambda message: message.store_unix_ms))

@@ -36,7 +36,6 @@ from quorumlog.errors import Outcome, QuorumlogError, UnavailableError
 from quorumlog.pb import log_pb2
 from quorumlog.produce.append_session import AppendSession, FramedSession, GrpcSession, fits
 from quorumlog.produce.delivery import Batch, Verdict
-from quorumlog.produce.identity import ProducerIdentity
 from quorumlog.produce.options import ProducerOptions
 from quorumlog.records.batch import Entry, key_queue
 
@@ -62,6 +61,57 @@ class SenderStats:
     duplicates_count: int = 0
     retried_batches: int = 0
     no_ack_ms_max: float = 0.0
+
+
+class ProducerIdentity:
+    """The names of batches: the id of a producer in one broker group, and the number of each batch.
+
+    A node remembers names, so the same batch under the same name is stored once. Numbers begin at 0
+    and have no gap; of id 0 repetitions are not recognised. A producer that the program has given a
+    name claims it once: its earlier holder is refused from then on, and so is this producer after a
+    later claim.
+    """
+
+    def __init__(self, *, is_idempotent: bool, name: str | None = None) -> None:
+        self._is_idempotent = is_idempotent
+        self._name = name
+        self.incarnation: log_pb2.ProducerIncarnation | None = None
+        """The claim of the name; None without a name, or before the claim."""
+        self.fence = b""
+        """A field of AppendRequest, serialised: the claim of the name; empty without a name."""
+        self.renew()
+
+    def renew(self) -> None:
+        """Continue under a new id: repetitions of earlier batches are not recognised any more."""
+        self._producer_id = secrets.randbits(64) | 1 if self._is_idempotent else 0
+        self._next_sequence = 0
+
+    def next_name(self) -> tuple[int, int]:
+        """Return the id, and a number that was not given to another batch."""
+        sequence = self._next_sequence
+        self._next_sequence += self._is_idempotent
+        return self._producer_id, sequence
+
+    def go_back(self, sequence: int) -> None:
+        """Give this number and those after it again: no batch under them was applied."""
+        assert sequence <= self._next_sequence, f"{sequence} was not given yet"
+        self._next_sequence = sequence
+
+    async def claim(self, calls: Calls, cluster_id: str, deadline: Deadline) -> None:
+        """Claim the name, if there is one, on the first call. Raises the error of the leader.
+
+        A repetition after a lost answer fences the first claim, under which no batch was sent.
+        """
+        if self._name is None or self.fence:
+            return
+        request = log_pb2.ClaimProducerRequest(name=self._name, cluster_id=cluster_id)
+        try:
+            answer = await calls.leader(request, deadline)
+        except QuorumlogError as error:
+            error.outcome = Outcome.NOT_APPLIED  # The outcome of the messages: none was sent yet.
+            raise
+        self.incarnation = log_pb2.ProducerIncarnation(name=self._name, number=answer.number)
+        self.fence = log_pb2.AppendRequest(incarnation=self.incarnation).SerializeToString()
 
 
 class Sender:
@@ -146,13 +196,11 @@ class Sender:
             if self.waiting:
                 failures += 1
                 backoff.deadline = self.waiting[0].deadline
-                await self._pause(error_met, backoff, failures)
-
-    async def _pause(self, error: QuorumlogError, backoff: Backoff, failures: int) -> None:
-        at_once = not error.retryable or isinstance(error, errors.NotLeaderError | UnavailableError)
-        if at_once and failures <= REDIRECTS_AT_ONCE:
-            return  # The batch was settled, or the leader is searched for anyway.
-        await backoff.pause(error.retry_after_ms)
+                # The batch was settled, or the leader is searched for anyway.
+                is_searched = isinstance(error_met, errors.NotLeaderError | UnavailableError)
+                is_settled = is_searched or not error_met.retryable
+                if not is_settled or failures > REDIRECTS_AT_ONCE:
+                    await backoff.pause(error_met.retry_after_ms)
 
     # One session.
 
@@ -283,7 +331,7 @@ class Sender:
         request = log_pb2.RouteRequest(topics=topics, cluster_id=self._router.cluster_id)
         try:
             response = await self._calls.once(
-                node, "Route", request, min(deadline.remaining_s, SUSPECT_AFTER_MS / 1000)
+                node, request, min(deadline.remaining_s, SUSPECT_AFTER_MS / 1000)
             )
         except QuorumlogError:
             return  # The stream to this node is about to fail, with a better error.

@@ -20,16 +20,19 @@ from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.pb.log_pb2 import ProducerIncarnation
 from quorumlog.produce.accumulator import Accumulator, GroupBacklog
-from quorumlog.produce.delay import HAS_DELAYED, HELD_SIZE_BYTES, all_with_wish, with_wish
 from quorumlog.produce.delivery import Batch, Delivery, Receipts
 from quorumlog.produce.options import BATCH_COUNT_LIMIT, ProducerOptions
 from quorumlog.produce.outgoing_messages import (
     BATCH_SIZE_BYTES_LIMIT,
+    HAS_DELAYED,
+    HELD_SIZE_BYTES,
+    all_with_wish,
     check_bodies,
     entries_of,
     entry_of,
     form_of,
     with_message_group,
+    with_wish,
 )
 from quorumlog.produce.unasked import Failures, warn, watch
 from quorumlog.records.batch import Entry, size_bytes_of, size_bytes_of_all
@@ -348,7 +351,7 @@ class Producer(Closing):
         )
 
     def _leader_changes(self) -> int:
-        return sum(group.router.stats.leader_changes for group in self._groups.known())
+        return sum(group.router.leader_changes for group in self._groups.known())
 
     # The buffer.
 

@@ -5,10 +5,20 @@ users import this package, and `pipeline` for its connection.
 """
 
 from quorumlog.records.queues import Queue
-from quorumlog.sync.client import Admin, Client, Delivery, Producer, connect
+from quorumlog.sync.client import (
+    Admin,
+    Client,
+    ConsumeTransaction,
+    Delivery,
+    GroupConsumer,
+    PopConsumer,
+    Producer,
+    PullConsumer,
+    Transaction,
+    TransactionalProducer,
+    connect,
+)
 from quorumlog.sync.client import Raw as Raw
-from quorumlog.sync.consumers import GroupConsumer, PopConsumer, PullConsumer
-from quorumlog.sync.transactions import ConsumeTransaction, Transaction, TransactionalProducer
 
 __all__ = [
     "Admin", "Client", "ConsumeTransaction", "Delivery", "GroupConsumer", "PopConsumer",

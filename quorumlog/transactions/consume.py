@@ -175,7 +175,7 @@ class ConsumeTransaction:
             consumed=consumed, cluster_id=group.router.cluster_id
         )
         try:
-            await group.calls.leader("CommitConsumed", request, deadline, is_repeatable=True)
+            await group.calls.leader(request, deadline)
         except ConflictError as conflict:
             if conflict.outcome is Outcome.NOT_APPLIED:
                 raise
@@ -250,9 +250,7 @@ class ConsumeTransaction:
         group = self._groups.get(queues[0].group)
         ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in queues]
         request = consumer_pb2.FetchOffsetsRequest(group=self._consumer_group, queues=ids)
-        response = await group.calls.leader(
-            "FetchOffsets", request, deadline, is_repeatable=True, is_read=True
-        )
+        response = await group.calls.leader(request, deadline, is_read=True)
         return {q: Known.of(row) for q, row in zip(queues, response.offsets, strict=True)}
 
     async def __aenter__(self) -> Self:

@@ -257,7 +257,7 @@ class TransactionalProducer(Closing):
         if incarnation is not None:
             request.producer_name, request.incarnation = incarnation.name, incarnation.number
         deadline = Deadline(self._timeout_ms)
-        await group.calls.leader("EndTransaction", request, deadline, is_repeatable=True)
+        await group.calls.leader(request, deadline)
 
     # Questions.
 

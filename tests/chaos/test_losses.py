@@ -23,7 +23,7 @@ from checkers.history import (
     Seen,
     Value,
 )
-from quorumlog.admin.ha_types import HaLoss
+from quorumlog.admin.types import HaLoss
 from raft.errors import Outcome
 
 PLACES: dict[Value, MessagePlace] = {

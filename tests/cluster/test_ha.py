@@ -9,7 +9,7 @@ import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
-from quorumlog.admin.ha_types import HaStatus
+from quorumlog.admin.types import HaStatus
 from quorumlog.errors import ServerError
 from tests.cluster.conftest import running
 from tests.cluster.workload import Workload, read_all

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from node.config.types import Address
 from planning.commands.quantities import parse_size
 from qlog import main
-from qlog.times import parse_duration, parse_time
+from qlog.parsed import parse_duration, parse_time
 from quorumlog.errors import InvalidRequestError
 from quorumlog.records.options import parse_position
 from tests.tidy.checks import commands

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from qlog import main
 from qlog.message_rows import time_text
-from qlog.times import parse_time
+from qlog.parsed import parse_time
 
 NOW = 1_700_000_000_000
 

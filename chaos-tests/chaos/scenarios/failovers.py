@@ -16,7 +16,7 @@ from chaos.recorder import now_ns
 from chaos.scenario import HA, ScenarioContext, scenario
 from chaos.strikes import lead
 from checkers.history import Value
-from quorumlog.admin.ha_types import HaStatus
+from quorumlog.admin.types import HaStatus
 
 ASKING: Final = Profile(node_count=5)
 CHANGED_MODES: Final = Profile(is_own=True, loses=True)

@@ -14,7 +14,7 @@ from chaos.profile import ClusterMode
 from chaos.receipts import Moment, acked_count
 from chaos.recorder import now_ns
 from chaos.scenario import HA, ScenarioContext, scenario
-from quorumlog.admin.ha_types import HaLoss
+from quorumlog.admin.types import HaLoss
 from quorumlog.cluster.nameserver import NameServers
 
 CUT_S: Final = 3.0

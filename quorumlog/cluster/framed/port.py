@@ -214,13 +214,20 @@ class FramedPort:
             if expected != (self._advertised, self._node):
                 return  # Another node got the address meanwhile: start again.
             if node != self._node:
-                self._met_other_node(
-                    f"{self._node} advertises {connection.address}, where {node} answers"
-                )
+                what = f"{self._node} advertises {connection.address}, where {node} answers"
+                if what != self.other_node:  # Said once, however often it is tried again.
+                    _log.warning("%s: its framed port is not used: %s", self._address, what)
+                self.other_node = self._failure = what
+                self._retry_s = time.monotonic() + RETRY_AFTER_S
                 return
             self.connection, self._failure, self.other_node = connection, "", ""
-        except QuorumlogError as error:
-            self._refused(error, connection)
+        except QuorumlogError as error:  # A question failed, over gRPC or over frames.
+            if connection is None:
+                self._failure = error.message  # The node does not answer at all.
+            elif isinstance(error, BusyError):
+                self._failed(error.message, NOT_NOW_S)
+            elif not connection.broke_protocol:  # That was noted.
+                self._failed(error.message)
         except (OSError, ValueError) as error:  # Time-outs, TLS, and names that are none, too.
             self._failed(str(error) or f"no connection within {CONNECT_TIMEOUT_S:g} s")
         except Exception as bug:  # noqa: BLE001 - as a rule no caller waits for it.
@@ -230,21 +237,6 @@ class FramedPort:
             self._connecting = None
             if connection is not None and connection is not self.connection:
                 connection.close()
-
-    def _met_other_node(self, what: str) -> None:
-        if what != self.other_node:  # Said once, however often it is tried again.
-            _log.warning("%s: its framed port is not used: %s", self._address, what)
-        self.other_node = self._failure = what
-        self._retry_s = time.monotonic() + RETRY_AFTER_S
-
-    def _refused(self, error: QuorumlogError, connection: NodeConnection | None) -> None:
-        """Note why there is no connection: a question failed, over gRPC or over frames."""
-        if connection is None:
-            self._failure = error.message  # The node does not answer at all.
-        elif isinstance(error, BusyError):
-            self._failed(error.message, NOT_NOW_S)
-        elif not connection.broke_protocol:  # That was noted.
-            self._failed(error.message)
 
     def _on_end(self, connection: NodeConnection) -> None:
         if self.connection is connection:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.jobs.job_directory import JobDirectory
+from deploy.jobs.job_summary import JobDirectory
 from quorumlog.command_errors import CliError
 
 

@@ -130,7 +130,7 @@ async def test_our_client_sends_once_what_is_refused_for_good(code: str) -> None
     router = SimpleNamespace(where="", leader=find, leader_failed=lambda _address: None)
     calls = Refusing(cast(Any, router))
     with pytest.raises(QuorumlogError) as refused:
-        await calls.leader("Any", None, Deadline(PATIENCE_S * 1_000), is_repeatable=True)
+        await calls.leader(None, Deadline(PATIENCE_S * 1_000))
     assert refused.value.code == code
 
 

@@ -28,8 +28,7 @@ class LetterAdmin(GroupAdmin):
         self._groups, self._timeout_ms = cast(Any, groups), 1_000
         self.asked: list[tuple[int, int]] = []
 
-    async def _lead(self, group: Any, method: str, request: Any, **_: Any) -> Any:
-        assert method == "ListDeadLetters"
+    async def _lead(self, group: Any, request: Any, **_: Any) -> Any:
         assert isinstance(request, ListDeadLettersRequest)
         self.asked.append((request.offset, request.max_count))
         lo = max(request.offset, 5)

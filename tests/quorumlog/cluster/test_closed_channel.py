@@ -72,7 +72,7 @@ async def test_a_closed_channel_is_an_error_and_a_cancelled_caller_is_cancelled(
         async def asking() -> asyncio.Task[Any]:
             asked.clear()
             node = channels.get(cluster.bootstrap)
-            task = asyncio.create_task(calls.once(node, "Route", request, 30.0))
+            task = asyncio.create_task(calls.once(node, request, 30.0))
             await asked.wait()
             return task
 
@@ -96,8 +96,8 @@ async def test_a_kept_error_keeps_no_connection(asked: asyncio.Event) -> None:
         node, port = channels.get(cluster.bootstrap), cluster.nodes[1].port
         nameservers = NameServers(node.address)
         with pytest.raises(UnavailableError) as refused:
-            await calls.once(node, "Route", log_pb2.RouteRequest(cluster_id="refused"), 30.0)
-        task = asyncio.create_task(calls.once(node, "Route", log_pb2.RouteRequest(), 30.0))
+            await calls.once(node, log_pb2.RouteRequest(cluster_id="refused"), 30.0)
+        task = asyncio.create_task(calls.once(node, log_pb2.RouteRequest(), 30.0))
         await asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as cancelled:

@@ -64,7 +64,7 @@ async def outcome_of(
     )
     how = {"is_repeatable": is_repeatable, "is_read": is_read}
     with pytest.raises(QuorumlogError) as late:
-        await failing.leader("Ack", None, Deadline(50), **how)
+        await failing.leader(None, Deadline(50), **how)
     return late.value
 
 
@@ -143,7 +143,7 @@ async def test_an_answer_counts_that_comes_while_others_are_asked(
     late = LateCalls(cast(Router, SimpleNamespace()))
     node = cast(NodeChannel, SimpleNamespace(address="127.0.0.1:1"))
     with pytest.raises(UnavailableError, match="replaced") as refused:
-        await late._watched(node, "Append", None, Deadline(30_000), 0)
+        await late._watched(node, None, Deadline(30_000), 0)
     assert refused.value.outcome is Outcome.NOT_APPLIED
 
 
@@ -161,7 +161,7 @@ def test_a_call_that_fails_as_its_caller_is_cancelled_leaves_nothing_to_complain
 
         failing = FailingCalls(cast(Router, SimpleNamespace()))
         node = cast(NodeChannel, SimpleNamespace(address="127.0.0.1:1"))
-        caller = asyncio.create_task(failing._watched(node, "Append", None, Deadline(30_000), 0))
+        caller = asyncio.create_task(failing._watched(node, None, Deadline(30_000), 0))
         for _ in range(3):
             await asyncio.sleep(0)
         is_down.set()

@@ -21,10 +21,8 @@ async def all_sent_to(client: quorumlog.Client, *groups: str) -> None:
 async def asked_again(client: quorumlog.Client, count: int = 3) -> None:
     """Wait until each group was asked for routes so many times more."""
     routers = [group.router for group in client.broker_groups.known()]
-    targets = [router.stats.questions + count for router in routers]
-    await eventually(
-        lambda: all(r.stats.questions >= t for r, t in zip(routers, targets, strict=True))
-    )
+    targets = [router.questions + count for router in routers]
+    await eventually(lambda: all(r.questions >= t for r, t in zip(routers, targets, strict=True)))
 
 
 @pytest.mark.long

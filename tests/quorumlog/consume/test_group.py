@@ -12,7 +12,7 @@ import pytest
 from quorumlog import Message, Queue, errors
 from quorumlog.consume import membership, prefetch, reads
 from quorumlog.consume.group import GroupConsumer
-from quorumlog.consume.redelivery import Redelivery
+from quorumlog.consume.membership import Redelivery
 from tests.patience import end, eventually
 from tests.quorumlog.fake_cluster import (
     FakeCluster,
@@ -260,7 +260,7 @@ async def test_a_message_handed_out_while_another_is_given_back_is_not_processed
         await answered.wait()
         return Redelivery(1, 0)
 
-    monkeypatch.setattr("quorumlog.consume.redelivery.Redeliveries.give_back", give_back)
+    monkeypatch.setattr("quorumlog.consume.membership.Redeliveries.give_back", give_back)
     async with one_queue(3, commit_interval_ms=10) as (_, consumer):
         (first,) = await take(consumer, 1)
         giving = asyncio.create_task(consumer.retry_later(first))
@@ -285,7 +285,7 @@ async def test_giving_back_some_of_a_batch_does_not_process_the_rest(
         sent.append([row.offset for row in offsets])
         return Redelivery(1, 0)
 
-    monkeypatch.setattr("quorumlog.consume.redelivery.Redeliveries.give_back", give_back)
+    monkeypatch.setattr("quorumlog.consume.membership.Redeliveries.give_back", give_back)
     async with one_queue(3, commit_interval_ms=60_000) as (_, consumer):
         batch = await consumer.next_batch()
         assert batch is not None

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from quorumlog import errors
+from quorumlog.cluster.calls import method_of
 from quorumlog.consume import pop
 from quorumlog.consume.pop import PopConsumer, PopMessage, PopOptions
 from quorumlog.errors import Outcome
@@ -47,8 +48,8 @@ class FakeBroker:
             self.bodies.setdefault(topic, deque()).extend(letters)
             self.grown.notify_all()
 
-    async def leader(self, method: str, request: Any, *_: Any, **__: Any) -> Any:
-        return await getattr(self, method)(request)
+    async def leader(self, request: Any, *_: Any, **__: Any) -> Any:
+        return await getattr(self, method_of(request))(request)
 
     async def Heartbeat(self, request: Any) -> Any:  # noqa: N802
         self.beats.append((request.client_id, request.is_popping))

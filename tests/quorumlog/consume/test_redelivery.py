@@ -8,8 +8,8 @@ import pytest
 
 from quorumlog import errors
 from quorumlog.cluster.retry import Deadline
+from quorumlog.consume.membership import Redeliveries, Redelivery
 from quorumlog.consume.prefetch import Inbox
-from quorumlog.consume.redelivery import Redeliveries, Redelivery
 from quorumlog.errors import Outcome
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryLaterResponse
@@ -28,8 +28,7 @@ class FakeGroup:
         self.answers: list[Exception | None] = []
         self.asked: list[RetryLaterRequest] = []
 
-    async def leader(self, method: str, request: Any, *_: Any, **__: Any) -> Any:
-        assert method == "RetryLater"
+    async def leader(self, request: Any, *_: Any, **__: Any) -> Any:
         request_copy = RetryLaterRequest()
         request_copy.CopyFrom(request)
         self.asked.append(request_copy)

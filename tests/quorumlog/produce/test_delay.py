@@ -10,8 +10,13 @@ from quorumlog.errors import (
     InvalidRequestError,
 )
 from quorumlog.pb import log_pb2
-from quorumlog.produce.delay import HAS_DELAYED, HELD_SIZE_BYTES, all_with_wish, with_wish
 from quorumlog.produce.delivery import Batch
+from quorumlog.produce.outgoing_messages import (
+    HAS_DELAYED,
+    HELD_SIZE_BYTES,
+    all_with_wish,
+    with_wish,
+)
 from quorumlog.records.batch import Entry, size_bytes_of, topic_template
 from quorumlog.records.message import OutgoingMessage
 

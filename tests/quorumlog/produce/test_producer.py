@@ -10,8 +10,7 @@ import quorumlog
 from quorumlog import OutgoingMessage, errors
 from quorumlog.cluster.retry import Deadline
 from quorumlog.pb import log_pb2
-from quorumlog.produce.delay import HELD_SIZE_BYTES
-from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT
+from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT, HELD_SIZE_BYTES
 from quorumlog.records.batch import key_queue
 from store.record.message import message_id
 from tests.patience import eventually

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import quorumlog
+from quorumlog.cluster.calls import method_of
 from quorumlog.consume.moves import Known
 from quorumlog.errors import (
     ConflictError,
@@ -18,10 +19,9 @@ from quorumlog.errors import (
     WrongTypeError,
 )
 from quorumlog.pb import consumer_pb2, log_pb2
-from quorumlog.produce.outgoing_messages import OutgoingForm, entry_of
+from quorumlog.produce.outgoing_messages import OutgoingForm, UniqueKeys, entry_of
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.queues import Queue
-from quorumlog.records.unique_keys import UniqueKeys
 from quorumlog.transactions.consume import ConsumeTransaction
 from tests.patience import eventually
 from tests.quorumlog.fake_cluster import connect, fake_cluster
@@ -119,8 +119,8 @@ async def test_a_commit_that_met_a_conflict_after_an_attempt_without_an_answer(
         def get(self, _: str) -> "Group":
             return self
 
-        async def leader(self, method: str, *_: Any, **__: Any) -> Any:
-            if method == "CommitConsumed":
+        async def leader(self, request: Any, *_: Any, **__: Any) -> Any:
+            if method_of(request) == "CommitConsumed":
                 raise ConflictError("somebody was faster", outcome=conflict)
             if stored is None:
                 raise DeadlineError("no leader")
