@@ -20,7 +20,7 @@ from raft.messages import (
     VoteRequest,
 )
 from raft.ready import EntryKind
-from tests.raft.cluster import GROUP
+from tests.raft.cluster import GROUP, Cluster
 from tests.raft.memory_log import StoredEntry
 
 
@@ -68,6 +68,11 @@ def payload_of(message: AppendRequest) -> tuple[StoredEntry, ...] | None:
             kind = EntryKind.CONFIGURATION if index in brought else EntryKind.DATA
             entries.append(StoredEntry(index, term, kind, brought.get(index, f"{index}@{term}")))
     return tuple(entries) or None
+
+
+def send(cluster: Cluster, message: AppendRequest) -> None:
+    """Hand an append with its bytes to the node that it is for."""
+    cluster.receive(message.to, message, payload_of(message))
 
 
 def append_reply(

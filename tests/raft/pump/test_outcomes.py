@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from raft.pump.effects import Resolution
 from tests.raft.builders import append_reply
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, led
 
 
 def outcomes(cluster: Cluster, node: int = 1) -> list[tuple[object, Resolution]]:
     return [(done.waiter, done.resolution) for done in cluster.nodes[node].completed]
 
 
-def test_committed_proposal_is_reported_with_its_place() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_committed_proposal_is_reported_with_its_place(cluster: Cluster) -> None:
     index, term = cluster.propose(1, "a", waiter="w")
     cluster.deliver()
 
@@ -22,9 +20,7 @@ def test_committed_proposal_is_reported_with_its_place() -> None:
     assert done.resolution is Resolution.COMMITTED
 
 
-def test_deposed_proposal_that_survives_is_reported_committed() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_deposed_proposal_that_survives_is_reported_committed(cluster: Cluster) -> None:
     cluster.propose(1, "a", waiter="w")
     cluster.deliver(link=(1, 2))
     cluster.isolate(1)
@@ -36,9 +32,7 @@ def test_deposed_proposal_that_survives_is_reported_committed() -> None:
     assert outcomes(cluster) == [("w", Resolution.COMMITTED)]
 
 
-def test_reelected_leader_still_answers() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_reelected_leader_still_answers(cluster: Cluster) -> None:
     cluster.isolate(1)
     cluster.propose(1, "a", waiter="w")
     cluster.tick(1, 2 * ELECTION_TICKS)
@@ -47,10 +41,8 @@ def test_reelected_leader_still_answers() -> None:
     assert outcomes(cluster) == [("w", Resolution.COMMITTED)]
 
 
-def test_a_deposed_leader_that_cannot_save_its_term_lets_nobody_wait() -> None:
+def test_a_deposed_leader_that_cannot_save_its_term_lets_nobody_wait(cluster: Cluster) -> None:
     """It starts again from its disk: what comes of the proposal is for others to tell."""
-    cluster = Cluster()
-    cluster.elect(1)
     cluster.isolate(1)
     cluster.propose(1, "a", waiter="w")
     cluster.nodes[1].log.fails_hard_state = True
@@ -63,8 +55,7 @@ def test_a_deposed_leader_that_cannot_save_its_term_lets_nobody_wait() -> None:
 
 def test_the_end_of_a_lost_leadership_gives_up_nobody_of_the_next_one() -> None:
     """The node leads again when the time is over in which the waiters of before get an answer."""
-    cluster = Cluster(waiter_grace_ticks=4 * ELECTION_TICKS)
-    cluster.elect(1)
+    cluster = led(waiter_grace_ticks=4 * ELECTION_TICKS)
     cluster.isolate(1)
     cluster.propose(1, "a", waiter="before")
     cluster.receive(1, append_reply(2, 1, 5))
@@ -85,8 +76,7 @@ def test_the_end_of_a_lost_leadership_gives_up_nobody_of_the_next_one() -> None:
 
 
 def test_second_proposal_at_an_index_gives_the_first_up() -> None:
-    cluster = Cluster(waiter_grace_ticks=10_000)
-    cluster.elect(1)
+    cluster = led(waiter_grace_ticks=10_000)
     cluster.isolate(1)
     cluster.propose(1, "first", waiter="w1")
     state = cluster.state(1)
@@ -97,9 +87,7 @@ def test_second_proposal_at_an_index_gives_the_first_up() -> None:
     assert outcomes(cluster) == [("w1", Resolution.UNKNOWN)]
 
 
-def test_stopping_leaves_nobody_waiting() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_stopping_leaves_nobody_waiting(cluster: Cluster) -> None:
     cluster.isolate(1)
     for waiter in ("a", None, "b"):
         cluster.propose(1, waiter, waiter=waiter)

@@ -32,9 +32,7 @@ def test_an_entry_of_another_term_at_the_index_is_an_answer() -> None:
     ]
 
 
-def test_an_entry_that_nobody_waits_for_has_no_outcome() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_an_entry_that_nobody_waits_for_has_no_outcome(cluster: Cluster) -> None:
     cluster.propose(1, "alone")
     cluster.propose(1, "awaited", waiter="caller")
     cluster.deliver()

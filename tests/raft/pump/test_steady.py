@@ -35,7 +35,7 @@ from raft.state.state import RaftState
 from raft.transitions import Role
 from simulation.raft.runner import Case, case_of, run_case
 from tests.raft.builders import payload_of
-from tests.raft.cluster import GROUP, Cluster
+from tests.raft.cluster import GROUP, Cluster, led
 from tests.raft.memory_log import MemoryLog
 
 SEEDS = range(1, 21)
@@ -154,8 +154,8 @@ class Inputs:
                 lambda: transfer.transfer_leadership(c.nodes[at].replica.core.state, node)
             )
         if kind < 0.92:
-            change = Change(self.random.choice(list(ChangeKind)), node)
-            return "change", lambda c: self.attempt(lambda: self.change(c, at, change))
+            change = self.random.choice(list(ChangeKind))
+            return "change", lambda c: self.attempt(lambda: c.change(at, change, node))
         return "crash", lambda c: (c.crash(node), c.restart(node))
 
     @staticmethod
@@ -173,11 +173,6 @@ class Inputs:
             return
         if body[1] % 2 == 0:  # type: ignore[index]  # Sometimes several share a turn.
             cluster.settle(node)
-
-    @staticmethod
-    def change(cluster: Cluster, node: int, change: Change) -> None:
-        cluster.nodes[node].replica.propose_change(change)
-        cluster.settle(node)
 
     @staticmethod
     def set_late(cluster: Cluster, node: int, is_late: bool) -> None:
@@ -233,11 +228,9 @@ def trace_of(case: Case) -> list[str]:
 
 def steady_leader(**settings: Any) -> Cluster:
     """A leader whose followers have all, and are known to."""
-    cluster = Cluster((1, 2, 3), **settings)
-    cluster.elect(1)
+    cluster = led((1, 2, 3), **settings)
     for number in range(3):
-        cluster.propose(1, number)
-        cluster.deliver()
+        cluster.replicate(1, [number])
     return cluster
 
 

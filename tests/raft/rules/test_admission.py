@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from raft.messages import NO_INDEX, Standing
 from raft.ready import joining_state, recovering_state
-from raft.rules.membership import Change, ChangeKind
+from raft.rules.membership import ChangeKind
 from tests.raft.builders import append_reply
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, led
 
 
 def test_no_admission_before_the_target_is_reached() -> None:
     """It gets one entry per append, and stays in doubt until the leader's commit index of then."""
-    cluster = Cluster(message_entry_count_max=1, window_entry_count_max=1)
-    cluster.elect(1)
+    cluster = led(message_entry_count_max=1, window_entry_count_max=1)
     for value in range(6):
-        cluster.propose(1, value)
-        cluster.deliver()
-    cluster.tick(1, 2)
-    cluster.deliver()
+        cluster.replicate(1, [value])
+    cluster.beat(1, 2)
     target = cluster.state(1).commit
     cluster.crash(3)
     # Its disk lost everything, as a page cache may; what it acked was on the other two as well.
@@ -42,15 +39,12 @@ def test_no_admission_before_the_target_is_reached() -> None:
 
 def joined_learner() -> Cluster:
     """Return a cluster whose learner 4 came with an empty disk and has caught up."""
-    cluster = Cluster(learners=(4,))
-    cluster.elect(1)
+    cluster = led(learners=(4,))
     cluster.crash(4)
     cluster.start(4, joining_state(incarnation=100))
     for value in range(3):
-        cluster.propose(1, value)
-        cluster.deliver()
-    cluster.tick(1, 2 * HEARTBEAT_TICKS)
-    cluster.deliver()
+        cluster.replicate(1, [value])
+    cluster.beat(1, 2 * HEARTBEAT_TICKS)
     assert cluster.state(4).standing is Standing.FULL
     assert cluster.state(1).progress[4].match == cluster.state(1).log.last_index
     return cluster
@@ -71,8 +65,7 @@ def test_second_empty_disk_with_a_higher_number_is_known_as_another_one() -> Non
     cluster.receive(1, old_ack)
     assert progress.match == NO_INDEX, "an ack of the disk that is no more"
 
-    cluster.tick(1, 2 * HEARTBEAT_TICKS)
-    cluster.deliver()
+    cluster.beat(1, 2 * HEARTBEAT_TICKS)
     assert cluster.state(4).log.last_index == cluster.state(1).log.last_index
     assert cluster.state(4).standing is Standing.FULL
 
@@ -84,8 +77,7 @@ def test_second_empty_disk_with_the_same_number_is_taken_for_the_first() -> None
     cluster.start(4, joining_state(incarnation=100))
     believed = cluster.state(1).progress[4].match
 
-    cluster.tick(1, HEARTBEAT_TICKS)
-    cluster.deliver()
+    cluster.beat(1)
 
     assert cluster.state(1).progress[4].match == believed
     assert cluster.state(4).log.last_index < believed
@@ -96,24 +88,18 @@ def test_losses_of_power_count_on_from_the_number_of_the_disk() -> None:
     assert (once.standing, once.incarnation) == (Standing.JOINING, 101)
 
 
-def test_wiped_voter_is_not_trusted_while_its_removal_may_still_be_undone() -> None:
+def test_wiped_voter_is_not_trusted_while_its_removal_may_still_be_undone(cluster: Cluster) -> None:
     """Else it would be a voter again, with a full standing, when the removal gets lost (R29)."""
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.propose(1, "a")
-    cluster.deliver()
-    cluster.crash(3)
-    cluster.restart(3, wiped=True)
+    cluster.replicate(1, ["a"])
+    cluster.reboot(3, wiped=True)
     cluster.tick_all(4 * ELECTION_TICKS)
     assert cluster.leaders() == [1]
     assert cluster.state(3).log.last_index == cluster.state(1).log.last_index, "it is fed"
 
     cluster.isolate(2)
-    cluster.nodes[1].replica.propose_change(Change(ChangeKind.REMOVE, 3))
-    cluster.settle(1)
+    cluster.change(1, ChangeKind.REMOVE, 3)
     cluster.deliver()
-    cluster.tick(1, 2 * HEARTBEAT_TICKS)
-    cluster.deliver()
+    cluster.beat(1, 2 * HEARTBEAT_TICKS)
 
     assert cluster.state(1).voters == (1, 2), "in force, but not committed"
     assert cluster.state(1).commit < cluster.state(1).configurations[-1].index

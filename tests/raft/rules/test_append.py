@@ -8,7 +8,7 @@ from raft.errors import PeerProtocolError
 from raft.messages import NO_INDEX, AppendReply, AppendRequest, Refusal, Standing
 from raft.ready import InitialState
 from raft.rules.follower import truncate_from
-from tests.raft.builders import append, payload_of
+from tests.raft.builders import append, payload_of, send
 from tests.raft.cluster import Cluster, state_of
 
 
@@ -80,8 +80,7 @@ def test_a_new_leader_hears_of_the_sync_of_what_an_earlier_one_sent() -> None:
     cluster = follower([1])
     cluster.nodes[2].syncs_at_once = False
     for leader, term in ((1, 5), (3, 6)):
-        message = append(leader, 2, term, prev=(0, 1), terms=[5])
-        cluster.receive(2, message, payload_of(message))
+        send(cluster, append(leader, 2, term, prev=(0, 1), terms=[5]))
     assert not any(isinstance(m, AppendReply) and m.match == 1 for m in cluster.sent)
 
     cluster.sync(2)

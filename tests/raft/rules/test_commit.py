@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raft.errors import PeerProtocolError
-from tests.raft.builders import append, append_reply, payload_of
+from tests.raft.builders import append, append_reply, send
 from tests.raft.cluster import Cluster, state_of
 
 
@@ -14,9 +14,7 @@ def test_match_never_goes_back(is_lean: bool) -> None:
     cluster = Cluster()
     cluster.nodes[1].replica.is_lean = is_lean
     cluster.elect(1)
-    for body in "abc":
-        cluster.propose(1, body)
-    cluster.deliver()
+    cluster.replicate(1, "abc")
     assert cluster.state(1).progress[2].match == 3
 
     cluster.receive(1, append_reply(2, 1, 1, match=1))
@@ -24,10 +22,7 @@ def test_match_never_goes_back(is_lean: bool) -> None:
     assert cluster.state(1).progress[2].match == 3
 
 
-def test_ack_beyond_the_log_is_a_protocol_error() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-
+def test_ack_beyond_the_log_is_a_protocol_error(cluster: Cluster) -> None:
     with pytest.raises(PeerProtocolError, match="acked 99"):
         cluster.receive(1, append_reply(2, 1, 1, match=99))
 
@@ -39,10 +34,8 @@ def test_late_sync_report_for_overwritten_entry() -> None:
     cluster = Cluster(states={2: state_of([1], term=5)})
     cluster.nodes[2].syncs_at_once = False
     core = cluster.nodes[2].core
-    first = append(1, 2, 5, prev=(0, 1), terms=[5, 5])
-    cluster.receive(2, first, payload_of(first))
-    second = append(3, 2, 6, prev=(0, 1), terms=[6])
-    cluster.receive(2, second, payload_of(second))
+    send(cluster, append(1, 2, 5, prev=(0, 1), terms=[5, 5]))
+    send(cluster, append(3, 2, 6, prev=(0, 1), terms=[6]))
     assert core.state.synced == 0
 
     core.stable_to(1, 5)

@@ -24,8 +24,7 @@ def test_an_old_copy_is_durable_and_neither_votes_nor_campaigns() -> None:
         assert cluster.state(2).incarnation == INCARNATION
         cluster.receive(2, vote_request(1, 2, 5, last=(9, 4)))
         cluster.tick(2, 3 * ELECTION_TICKS)
-        cluster.crash(2)
-        cluster.restart(2)
+        cluster.reboot(2)
 
     assert [m.refusal for m in cluster.sent if isinstance(m, VoteReply)] == [
         Refusal.NO_STANDING,
@@ -67,9 +66,7 @@ def test_notice_that_could_not_be_saved_is_a_secret_until_it_is() -> None:
     assert {m.incarnation for m in cluster.sent if isinstance(m, AppendReply)} == {INCARNATION}
 
 
-def test_a_leader_steps_down() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_a_leader_steps_down(cluster: Cluster) -> None:
     cluster.read(1, 9)
     told(cluster, 1)
     assert cluster.role(1) is Role.FOLLOWER

@@ -7,7 +7,7 @@ import pytest
 from raft.messages import VoteReply, VoteRequest
 from raft.transitions import Role
 from tests.raft.builders import append_reply, vote_reply, vote_request
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, led, state_of
 
 
 def last_reply(cluster: Cluster) -> VoteReply:
@@ -32,9 +32,7 @@ def test_pre_vote_is_granted_to_several() -> None:
         assert last_reply(cluster).granted
 
 
-def test_granted_once_the_leader_was_silent_for_the_minimum_time() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_granted_once_the_leader_was_silent_for_the_minimum_time(cluster: Cluster) -> None:
     cluster.tick(2, ELECTION_TICKS - 1)
     cluster.receive(2, vote_request(3, 2, 2, last=(0, 1), pre=True))
     assert not last_reply(cluster).granted
@@ -54,9 +52,7 @@ def test_refusal_teaches_the_term() -> None:
     assert (cluster.role(1), cluster.state(1).term) == (Role.FOLLOWER, 8)
 
 
-def test_late_pre_vote_grant_means_nothing_to_a_follower() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_late_pre_vote_grant_means_nothing_to_a_follower(cluster: Cluster) -> None:
     before = len(cluster.sent)
 
     cluster.receive(2, vote_reply(3, 2, 1, vote_term=2, pre=True))
@@ -78,9 +74,7 @@ def test_pre_vote_grant_for_another_term_does_not_count(vote_term: int) -> None:
     assert (cluster.role(1), cluster.state(1).term) == (Role.CANDIDATE, 2)
 
 
-def test_check_quorum_is_content_with_a_majority() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_check_quorum_is_content_with_a_majority(cluster: Cluster) -> None:
     cluster.isolate(3)
 
     cluster.tick_all(10 * ELECTION_TICKS)
@@ -89,8 +83,7 @@ def test_check_quorum_is_content_with_a_majority() -> None:
 
 
 def test_replies_of_learners_do_not_keep_a_leader_in_office() -> None:
-    cluster = Cluster(voters=(1, 2, 3), learners=(4, 5))
-    cluster.elect(1)
+    cluster = led(voters=(1, 2, 3), learners=(4, 5))
     cluster.isolate(2)
     cluster.isolate(3)
 
@@ -100,9 +93,7 @@ def test_replies_of_learners_do_not_keep_a_leader_in_office() -> None:
 
 
 @pytest.mark.parametrize("silent", [1, ELECTION_TICKS - 1])
-def test_a_late_reply_keeps_the_leader(silent: int) -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_a_late_reply_keeps_the_leader(cluster: Cluster, silent: int) -> None:
     cluster.isolate(1)
     cluster.tick(1, silent)
     cluster.receive(1, append_reply(2, 1, 1, match=0))

@@ -12,14 +12,12 @@ from raft.ready import recovering_state
 from raft.rules import recovery
 from raft.transitions import Role
 from tests.raft.builders import append_reply
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, led, state_of
 
 
 def async_cluster(count: int = 3, **settings: Any) -> Cluster:
     """Return a cluster that acks from the page cache: entries are reported durable, not synced."""
-    cluster = Cluster(voters=range(1, count + 1), **settings)
-    cluster.elect(1)
-    return cluster
+    return led(voters=range(1, count + 1), **settings)
 
 
 def lose_power(cluster: Cluster, node: int, *, keep: int) -> None:
@@ -40,8 +38,7 @@ def test_each_loss_of_power_is_a_new_incarnation() -> None:
 
 def test_standing_survives_a_restart_within_the_same_boot() -> None:
     cluster = Cluster(states={2: recovering_state(state_of([1, 1]))})
-    cluster.crash(2)
-    cluster.restart(2)
+    cluster.reboot(2)
     assert cluster.state(2).standing is Standing.RECOVERING
 
 
@@ -70,9 +67,7 @@ def test_a_copy_in_doubt_completes_no_quorum_whoever_comes_last(last: str) -> No
 def test_the_refusal_that_tells_of_a_loss_tells_also_where_to_go_on() -> None:
     """It answers an older append than the newest one on its way."""
     cluster = async_cluster()
-    for body in "abcd":
-        cluster.propose(1, body)
-    cluster.deliver()
+    cluster.replicate(1, "abcd")
     cluster.isolate(3)
     cluster.receive(
         1,
@@ -135,9 +130,7 @@ def test_no_admission_before_an_own_term_commit() -> None:
 
 def power_loss_of_all(keeps: dict[int, int], **settings: Any) -> Cluster:
     cluster = async_cluster(len(keeps), **settings)
-    for body in "abcd":
-        cluster.propose(1, body)
-    cluster.deliver()
+    cluster.replicate(1, "abcd")
     cluster.tick_all(HEARTBEAT_TICKS)
     for node, keep in keeps.items():
         lose_power(cluster, node, keep=keep)
@@ -154,9 +147,7 @@ def test_power_lost_again_under_the_leader_of_a_recovery_election() -> None:
     cluster.tick_all(6 * ELECTION_TICKS)
     assert cluster.leaders() == [2]
     cluster.isolate(1)
-    for body in "xyz":
-        cluster.propose(2, body)
-    cluster.deliver()
+    cluster.replicate(2, "xyz")
     acked = cluster.state(2).commit
     assert acked == cluster.state(2).log.last_index
     lose_power(cluster, 3, keep=acked - 2)

@@ -93,9 +93,7 @@ def test_time_out_is_redrawn_at_each_campaign() -> None:
     assert state.timeout_ticks == ELECTION_TICKS + len(draws)
 
 
-def test_a_leader_stepping_down_gets_a_whole_time_out() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_a_leader_stepping_down_gets_a_whole_time_out(cluster: Cluster) -> None:
     cluster.tick_all(4 * ELECTION_TICKS)
     assert cluster.role(1) is Role.LEADER
 

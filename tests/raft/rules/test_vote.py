@@ -129,10 +129,8 @@ def test_log_comparison_table(term_order: int, index_order: int) -> None:
     assert own.is_up_to_date(3 + index_order, 3 + term_order) is expected
 
 
-def test_no_vote_in_a_term_whose_leader_is_known() -> None:
+def test_no_vote_in_a_term_whose_leader_is_known(cluster: Cluster) -> None:
     """Its candidate would only disturb: the term has its leader."""
-    cluster = Cluster()
-    cluster.elect(1)
     cluster.tick(2, 3)
 
     cluster.receive(2, vote_request(3, 2, 1, last=(9, 1)))
