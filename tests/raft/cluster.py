@@ -36,7 +36,7 @@ from raft.rules import read_index
 from raft.rules.membership import Change, ChangeKind
 from raft.state.state import RaftState
 from raft.transitions import Role
-from tests.raft.memory_log import Image, MemoryLog
+from tests.raft.memory_log import Image, MemoryLog, runs_of
 
 GROUP = "test"
 HEARTBEAT_TICKS = 2
@@ -79,17 +79,12 @@ def state_of(
 ) -> InitialState:
     """Return the state of a node whose log holds entries of these terms."""
     listed = list(terms)
-    runs = tuple(
-        (index, entry_term)
-        for index, entry_term in enumerate(listed)
-        if index == 0 or listed[index - 1] != entry_term
-    )
     current = term if term is not None else (listed[-1] if listed else 0)
     configuration = Configuration(tuple(sorted(voters)), tuple(sorted(learners)))
     return InitialState(
         hard_state=HardState(current, vote),
         last_index=len(listed) - 1,
-        runs=runs,
+        runs=runs_of(listed),
         configurations=(ConfigurationAt(NO_INDEX, configuration),),
         commit=commit,
     )

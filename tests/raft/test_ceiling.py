@@ -10,36 +10,26 @@ import pytest
 from raft.ceiling import TERM_END, TERM_JUMP_MAX, TERM_WINDOW_TICKS, Ceiling
 from raft.core import check_term
 from raft.errors import PeerProtocolError, TermJumpError
-from raft.messages import NO_INDEX, Configuration, ConfigurationAt, Message, Refusal, SnapshotMeta
+from raft.messages import Message, Refusal
 from raft.ready import HardState, InitialState, bootstrap_state, joining_state
 from raft.transitions import Role
 from tests.raft.builders import (
+    META,
     append,
     append_reply,
     campaign_now,
     install,
-    vote_reply,
+    messages_of,
     vote_request,
 )
 from tests.raft.cluster import ELECTION_TICKS, Cluster, led
 
-META = SnapshotMeta(7, 4, ConfigurationAt(NO_INDEX, Configuration((1, 2, 3))))
-
 
 def messages(term: int) -> dict[str, Message]:
-    """Every kind of message, from node 3, in this term."""
-    return {
-        "vote request": vote_request(3, 1, term, last=(50, 8)),
+    """Every kind of message, from node 3, in this term; requests for votes of each kind."""
+    return messages_of(term) | {
         "vote request of a hand-over": vote_request(3, 1, term, last=(50, 8), transfer=True),
         "pre-vote": vote_request(3, 1, term, last=(50, 8), pre=True),
-        "vote refusal": vote_reply(3, 1, term, vote_term=2, granted=False),
-        "pre-vote refusal": vote_reply(3, 1, term, vote_term=2, granted=False, pre=True),
-        "pre-vote grant": vote_reply(3, 1, term, vote_term=2, pre=True),
-        "append": append(3, 1, term),
-        "append ack": append_reply(3, 1, term, match=0),
-        "append refusal": append_reply(3, 1, term, refusal=Refusal.OLD_TERM),
-        "snapshot": install(3, 1, term, META),
-        "campaign now": campaign_now(3, 1, term),
     }
 
 

@@ -8,7 +8,7 @@ from raft.messages import NO_INDEX, NO_NODE, Configuration, ConfigurationAt, Sna
 from raft.rules import read_index
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, install, send, vote_request
-from tests.raft.cluster import Cluster, state_of
+from tests.raft.cluster import Cluster, led, state_of
 
 
 def test_unsynced_term_stays_secret_after_a_failed_write() -> None:
@@ -88,12 +88,11 @@ def test_installed_snapshot_stays_secret_until_its_sync(term: int) -> None:
 
 
 @pytest.mark.parametrize("stage", ["waiting", "pending", "confirmed"])
-def test_reads_of_a_deposed_leader_fail_when_the_new_term_cannot_be_saved(
-    cluster: Cluster, stage: str
-) -> None:
+def test_reads_of_a_deposed_leader_fail_when_the_new_term_cannot_be_saved(stage: str) -> None:
     """Else their callers, and whoever acts for the leader, would wait for a word that never comes.
 
     A read that has its quorum in the very turn of the failure is not told apart."""
+    cluster = led()
     node = cluster.nodes[1]
     if stage == "waiting":
         read_index.read_index(node.replica.core.state, 7)

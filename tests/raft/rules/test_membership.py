@@ -194,10 +194,9 @@ def test_followers_refuse_changes(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("removed", [1, 3])
-def test_a_removal_is_final_with_its_own_commit_and_no_earlier_one(
-    cluster: Cluster, removed: int
-) -> None:
+def test_a_removal_is_final_with_its_own_commit_and_no_earlier_one(removed: int) -> None:
     """Until then the leader leads on, though it is the one, and feeds the node that has to go."""
+    cluster = led()
     before, _ = cluster.propose(1, "a")
     cluster.change(1, ChangeKind.REMOVE, removed)
     cluster.drop()

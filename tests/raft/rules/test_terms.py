@@ -4,43 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from raft.messages import (
-    NO_INDEX,
-    NO_NODE,
-    AppendReply,
-    Configuration,
-    ConfigurationAt,
-    Message,
-    Refusal,
-    SnapshotMeta,
-)
+from raft.messages import NO_INDEX, NO_NODE, AppendReply, Message, Refusal
 from raft.transitions import Role
 from tests.raft.builders import (
+    META,
     append,
     append_reply,
     campaign_now,
     install,
+    messages_of,
     payload_of,
     vote_reply,
-    vote_request,
 )
 from tests.raft.cluster import ELECTION_TICKS, Cluster, state_of
 
-META = SnapshotMeta(7, 4, ConfigurationAt(NO_INDEX, Configuration((1, 2, 3))))
 HIGH = 9
 
-HIGHER: dict[str, Message] = {
-    "vote request": vote_request(3, 1, HIGH, last=(50, 8)),
-    "vote refusal": vote_reply(3, 1, HIGH, vote_term=2, granted=False),
-    "vote grant": vote_reply(3, 1, HIGH),
-    "pre-vote refusal": vote_reply(3, 1, HIGH, vote_term=2, granted=False, pre=True),
-    "pre-vote grant": vote_reply(3, 1, HIGH, vote_term=2, pre=True),
-    "append": append(3, 1, HIGH),
-    "append ack": append_reply(3, 1, HIGH, match=0),
-    "append refusal": append_reply(3, 1, HIGH, refusal=Refusal.OLD_TERM),
-    "snapshot": install(3, 1, HIGH, META),
-    "campaign now": campaign_now(3, 1, HIGH),
-}
+HIGHER = messages_of(HIGH)
 
 
 def cluster_with(role: Role) -> Cluster:
@@ -111,11 +91,7 @@ def test_old_leader_requests_change_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [
-        vote_reply(3, 1, 0),
-        append_reply(3, 1, 0, match=0),
-        campaign_now(3, 1, 0),
-    ],
+    [vote_reply(3, 1, 0), append_reply(3, 1, 0, match=0), campaign_now(3, 1, 0)],
 )
 def test_old_replies_are_dropped_in_silence(message: Message) -> None:
     cluster = Cluster()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from raft.messages import NO_INDEX, Configuration, ConfigurationAt, Message, SnapshotMeta
+from raft.messages import Message
 from raft.transitions import Role
 from tests.raft.builders import (
+    META,
     append,
     append_reply,
     campaign_now,
@@ -17,7 +18,6 @@ from tests.raft.builders import (
 )
 from tests.raft.cluster import ELECTION_TICKS, Cluster, config_of, state_of
 
-META = SnapshotMeta(7, 4, ConfigurationAt(NO_INDEX, Configuration((1, 2, 3))))
 ELAPSED = 5
 TERM = 5
 

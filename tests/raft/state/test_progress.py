@@ -14,7 +14,7 @@ from raft.state.log_view import LogView
 from raft.state.progress import Progress, ProgressState
 from tests.raft.builders import append_reply
 from tests.raft.cluster import HEARTBEAT_TICKS, Cluster, led, state_of
-from tests.raft.memory_log import ENTRY_SIZE_BYTES
+from tests.raft.memory_log import ENTRY_SIZE_BYTES, runs_of
 from tests.seeds import examples
 
 
@@ -165,10 +165,6 @@ def test_backing_up_takes_few_steps(leader: list[int], follower: list[int], coun
         refusals += 1
     assert refusals <= 1 + len(set(follower)) // count_max
     assert refusals <= 1 or count_max < len(set(follower))
-
-
-def runs_of(terms: list[int]) -> list[tuple[int, int]]:
-    return [(at, term) for at, term in enumerate(terms) if at == 0 or terms[at - 1] != term]
 
 
 def test_stale_refusals_are_ignored(cluster: Cluster) -> None:

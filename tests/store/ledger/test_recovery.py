@@ -24,6 +24,7 @@ from tests.store.ledgers import (
     new_ledger,
     open_ledger,
 )
+from tests.store.overwrites import flip
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.written_ranges import WrittenRanges
 
@@ -36,9 +37,8 @@ def entries(ledger: Ledger) -> list[Entry]:
 
 
 @pytest.mark.parametrize("fill", [0x00, 0xFF])
-def test_cut_at_every_byte(tmp_path: Path, fill: int) -> None:
+def test_cut_at_every_byte(ledger: Ledger, tmp_path: Path, fill: int) -> None:
     """S08: after a cut at any byte of the last three batches, whole batches remain and no more."""
-    ledger = new_ledger(tmp_path)
     ends = [add(ledger, records=2, size_bytes=10) for _ in range(6)]
     ledger.close()
     path, whole = data_file(tmp_path), data_file(tmp_path).read_bytes()
@@ -56,10 +56,9 @@ def test_cut_at_every_byte(tmp_path: Path, fill: int) -> None:
         assert path.read_bytes() == whole[:good].ljust(FILE, b"\0"), f"cut at {cut}"
 
 
-def test_bytes_that_no_sync_has_proven_are_written_again(tmp_path: Path) -> None:
+def test_bytes_that_no_sync_has_proven_are_written_again(ledger: Ledger, tmp_path: Path) -> None:
     """S02: after a sync that failed the page cache holds pages as clean that the disk lacks. A sync
     succeeds then and writes nothing, so what the recovery accepts has to be written."""
-    ledger = new_ledger(tmp_path)
     ends = [add(ledger) for _ in range(6)]
     ledger.close()
     fs, before = WrittenRanges(), data_file(tmp_path).read_bytes()
@@ -72,9 +71,8 @@ def test_bytes_that_no_sync_has_proven_are_written_again(tmp_path: Path) -> None
     assert data_file(tmp_path).read_bytes() == before
 
 
-def test_old_bytes_do_not_revive_after_two_crashes(tmp_path: Path) -> None:
+def test_old_bytes_do_not_revive_after_two_crashes(ledger: Ledger, tmp_path: Path) -> None:
     """S07: a torn batch is cut, one of its size replaces it, and the old rest would line up."""
-    ledger = new_ledger(tmp_path)
     ends = [add(ledger) for _ in range(6)]
     ledger.close()
     path = data_file(tmp_path)
@@ -93,16 +91,13 @@ def test_old_bytes_do_not_revive_after_two_crashes(tmp_path: Path) -> None:
     assert report.cut_size_bytes == 0
 
 
-def test_a_torn_entry_takes_the_files_behind_it_with_it(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_a_torn_entry_takes_the_files_behind_it_with_it(ledger: Ledger, tmp_path: Path) -> None:
     grow(ledger, Random(1), 3 * FILE + 500)
     index = ledger.index_at_position(FILE + 9000)
     at = ledger.position_of(index)
     ledger.close()
     path = data_file(tmp_path, FILE)
-    bad = bytearray(path.read_bytes())
-    bad[at - FILE + 50] ^= 1
-    path.write_bytes(bad)
+    flip(path, at - FILE + 50)
     ledger, report = open_ledger(tmp_path, at)
     assert (ledger.max_position, ledger.last_index, report.first_cut_index) == (
         at,
@@ -113,9 +108,8 @@ def test_a_torn_entry_takes_the_files_behind_it_with_it(tmp_path: Path) -> None:
     check_whole(ledger)
 
 
-def test_a_blank_without_an_entry_behind_it_is_taken_back(tmp_path: Path) -> None:
+def test_a_blank_without_an_entry_behind_it_is_taken_back(ledger: Ledger, tmp_path: Path) -> None:
     """A crash right between the blank and the entry that did not fit."""
-    ledger = new_ledger(tmp_path)
     grow(ledger, Random(2), FILE + 1)
     last = ledger.header(ledger.last_index - 1)
     end = last.position + last.size_bytes
@@ -213,8 +207,7 @@ def test_power_loss_keeps_all_that_was_synced(tmp_path: Path, seed: int) -> None
 # --- Where it begins ---
 
 
-def test_only_files_from_the_mark_on_are_read(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_only_files_from_the_mark_on_are_read(ledger: Ledger, tmp_path: Path) -> None:
     grow(ledger, Random(4), 6 * FILE + 5000)
     runs, tail = ledger.term_runs(), ledger.tail
     ledger.close()
@@ -229,9 +222,8 @@ def test_only_files_from_the_mark_on_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["first entry", "entry before", "unit before"])
 def test_the_walk_begins_earlier_where_a_file_does_not_prove_what_is_before_it(
-    tmp_path: Path, what: str
+    ledger: Ledger, tmp_path: Path, what: str
 ) -> None:
-    ledger = new_ledger(tmp_path)
     grow(ledger, Random(5), 4 * FILE + 5000)
     first = ledger.index_at_position(4 * FILE)
     before = ledger.header(first - 1)
@@ -247,9 +239,7 @@ def test_the_walk_begins_earlier_where_a_file_does_not_prove_what_is_before_it(
         path, at = data_file(tmp_path, 3 * FILE), before.position - 3 * FILE + 37
     else:
         path, at = data_file(tmp_path, 4 * FILE), 37
-    bad = bytearray(path.read_bytes())
-    bad[at] ^= 1
-    path.write_bytes(bad)
+    flip(path, at)
     ledger, report = open_ledger(tmp_path, 3 * FILE - 40 if what != "unit before" else 4 * FILE + 9)
     if what == "unit before":
         assert report.scanned_from_position == 3 * FILE
@@ -270,10 +260,9 @@ def test_the_walk_begins_earlier_where_a_file_does_not_prove_what_is_before_it(
 @pytest.mark.parametrize("damage", ["gone", "zero", "garbage", "odd size", "gap", "short", "late"])
 @pytest.mark.parametrize("is_mark_known", [True, False])
 def test_the_index_is_rebuilt_from_the_data(
-    tmp_path: Path, damage: str, is_mark_known: bool
+    ledger: Ledger, tmp_path: Path, damage: str, is_mark_known: bool
 ) -> None:
     """Also when the walk would begin far behind what is missing."""
-    ledger = new_ledger(tmp_path)
     grow(ledger, Random(6), 5 * FILE)
     while ledger.last_index < 450:
         ledger.append_entry(KIND_NO_OP, ledger.term, b"")
@@ -303,9 +292,8 @@ def test_the_index_is_rebuilt_from_the_data(
     assert image(tmp_path) == good
 
 
-def test_the_units_of_the_oldest_entries_are_rebuilt_too(tmp_path: Path) -> None:
+def test_the_units_of_the_oldest_entries_are_rebuilt_too(ledger: Ledger, tmp_path: Path) -> None:
     """The first data file holds two entries, and the index has a unit of the second one alone."""
-    ledger = new_ledger(tmp_path)
     ledger.reset(127, 0, 0, 1)
     for _ in range(3):
         ledger.append_entry(KIND_NO_OP, 1, bytes(FILE // 3))
@@ -341,9 +329,7 @@ def test_index_units_are_rewritten_from_the_first_difference_on(tmp_path: Path) 
         ledger.append_entry(KIND_NO_OP, 1, b"")
     ledger.close()
     good, path = image(tmp_path), index_file(tmp_path, 4096)
-    bad = bytearray(path.read_bytes())
-    bad[10 * 32 + 30] ^= 1
-    path.write_bytes(bad)
+    flip(path, 10 * 32 + 30)
     index_file(tmp_path, 8192).write_bytes(b"\1" * 4096)
     ledger, report = open_ledger(tmp_path, 0)
     assert report.rewritten_unit_count == 300 - 138
@@ -351,8 +337,7 @@ def test_index_units_are_rewritten_from_the_first_difference_on(tmp_path: Path) 
     assert image(tmp_path) == good
 
 
-def test_units_behind_the_end_are_removed(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_units_behind_the_end_are_removed(ledger: Ledger, tmp_path: Path) -> None:
     add(ledger, 300)
     at = ledger.position_of(100)
     ledger.close()
@@ -398,9 +383,7 @@ def test_each_file_system_call_of_an_open_may_fail_once(tmp_path: Path) -> None:
     at = ledger.position_of(ledger.last_index - 20)
     ledger.close()
     path = data_file(source, at // FILE * FILE)
-    bad = bytearray(path.read_bytes())
-    bad[at % FILE + 45] ^= 1
-    path.write_bytes(bad)
+    flip(path, at % FILE + 45)
     index_file(source, 4096).write_bytes(bytes(4096))
     copy_ledger(source, tmp_path / "good")
     with failpoints.census() as passes:

@@ -123,9 +123,8 @@ def _revive(ledger: Ledger, old: bytes) -> None:
     overwrite(last, at, old)
 
 
-def test_a_stale_entry_that_lines_up_never_chains(tmp_path: Path) -> None:
+def test_a_stale_entry_that_lines_up_never_chains(ledger: Ledger, tmp_path: Path) -> None:
     """Index, term, position and both sizes fit; only the history is another one."""
-    ledger = new_ledger(tmp_path)
     ledger.append_entry(KIND_NO_OP, 1, b"aaaa")
     ledger.append_entry(KIND_NO_OP, 1, b"bbbb")
     old = ledger.read_range(1, 2, FILE)

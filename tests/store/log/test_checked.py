@@ -15,6 +15,7 @@ from store.log import checked
 from store.log.checked import CheckedRanges
 from tests.patience import PATIENCE_S
 from tests.store.fsck_stores import Clock, open_store
+from tests.store.overwrites import overwrite
 from tests.store.records import batch, numbers, small_config
 
 
@@ -131,9 +132,8 @@ def test_the_store_time_of_a_damaged_record_leads_nobody_past_messages(
         path = Path(store.log.files.file_at(positions[99]).path)
         wanted = store.message_at(positions[100]).store_unix_ms
         assert store.offset_by_time("orders", 0, wanted) == 100
-    with path.open("r+b") as file:
-        file.seek(positions[99] % config.file_size_bytes + fmt.STORE_TIMESTAMP_AT)
-        file.write(b"\x40")  # Far in the future.
+    at = positions[99] % config.file_size_bytes + fmt.STORE_TIMESTAMP_AT
+    overwrite(path, at, b"\x40")  # Far in the future.
     with open_store(tmp_path, config) as store, pytest.raises(CorruptionError):
         store.offset_by_time("orders", 0, wanted)
 

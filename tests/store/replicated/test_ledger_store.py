@@ -34,6 +34,7 @@ from tests.patience import PATIENCE_S, wait_for
 from tests.store.crash_check import must_not_die
 from tests.store.crashes import abandon
 from tests.store.fsck_stores import findings, flip, forget_sums, given_sizes
+from tests.store.overwrites import overwrite
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
 
 CONFIG = small_config(container="ledger", file_size_bytes=16 * PAGE, disk_reserve_bytes=0)
@@ -248,9 +249,8 @@ def test_the_age_of_a_file_is_asked_for_until_what_follows_it_is_visible(tmp_pat
 def test_the_time_of_a_damaged_entry_is_given_to_no_other(store: ReplicaStore) -> None:
     end = put(store, 0, 3)
     store.engine.flush_service.wait(end, 10_000)
-    with (Path(store.ledger.files.directory) / f"{0:020d}").open("r+b") as file:
-        file.seek(48 + fmt.STORE_TIMESTAMP_AT)
-        file.write(b"\x40")  # Far in the future.
+    first = store.ledger.files.files[0]
+    overwrite(first, 48 + fmt.STORE_TIMESTAMP_AT, b"\x40")  # Far in the future.
     store.ledger.checked.distrust(0, end)
     with pytest.raises(CorruptionError):
         store.find_offsets()

@@ -1,7 +1,6 @@
 """Repair from peers over real links: byte for byte as it was, at start and while the node runs."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -49,9 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Wreck:
 
 @pytest.fixture
 def wreck(made: Wreck) -> Wreck:
-    shutil.rmtree(made.root)
-    shutil.copytree(made.intact, made.root)
-    return made
+    return made.renew()
 
 
 class Server(Node):
