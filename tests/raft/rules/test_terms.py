@@ -1,4 +1,4 @@
-"""Rules R06 to R08: what a higher and a lower term in a message do, what resets the election timer."""
+"""Rules R06 to R08: what a higher and a lower term in a message do, what resets the timer."""
 
 from __future__ import annotations
 
