@@ -98,16 +98,6 @@ def snapshot(index: int, term: int) -> SnapshotMeta:
     return SnapshotMeta(index, term, ConfigurationAt(NO_INDEX, Configuration((1, 2, 3))))
 
 
-def test_a_snapshot_of_another_history_is_not_taken() -> None:
-    cluster = rich()
-
-    cluster.receive(2, install(1, 2, 5, snapshot(2, 1)), ())
-
-    assert last_ack(cluster).standing is Standing.DIVERGED
-    assert last_ack(cluster).match == NO_INDEX
-    assert cluster.nodes[2].log.terms() == [1, 2, 2, 2]
-
-
 def test_a_node_that_stands_aside_takes_no_snapshot_at_all() -> None:
     cluster = rich()
     send(cluster, append(1, 2, 5, prev=(0, 1), terms=[3]))
@@ -118,12 +108,18 @@ def test_a_node_that_stands_aside_takes_no_snapshot_at_all() -> None:
     assert last_ack(cluster).match == NO_INDEX
 
 
-def test_a_snapshot_of_what_is_the_same_is_acked() -> None:
+@pytest.mark.parametrize(
+    ("term", "standing", "match"), [(1, Standing.DIVERGED, NO_INDEX), (2, Standing.FULL, 3)]
+)
+def test_a_snapshot_is_acked_unless_it_is_of_another_history(
+    term: int, standing: Standing, match: int
+) -> None:
     cluster = rich()
 
-    cluster.receive(2, install(1, 2, 5, snapshot(2, 2)), ())
+    cluster.receive(2, install(1, 2, 5, snapshot(2, term)), ())
 
-    assert (last_ack(cluster).standing, last_ack(cluster).match) == (Standing.FULL, 3)
+    assert (last_ack(cluster).standing, last_ack(cluster).match) == (standing, match)
+    assert cluster.nodes[2].log.terms() == [1, 2, 2, 2]
 
 
 def stood_aside() -> Cluster:

@@ -52,12 +52,10 @@ def test_the_best_follower_is_one_that_answers(cluster: Cluster) -> None:
     assert cluster.leaders() == [other]
 
 
-@pytest.mark.parametrize(
-    ("target", "complaint"), [(1, "no other voter"), (4, "no other voter"), (9, "no other voter")]
-)
-def test_senseless_targets_are_refused(target: int, complaint: str) -> None:
+@pytest.mark.parametrize("target", [1, 4, 9])
+def test_senseless_targets_are_refused(target: int) -> None:
     cluster = led(voters=(1, 2, 3), learners=(4,))
-    with pytest.raises(TransferInvalidError, match=complaint):
+    with pytest.raises(TransferInvalidError, match="no other voter"):
         transfer(cluster, 1, target)
 
 
