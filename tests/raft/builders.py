@@ -11,8 +11,10 @@ from raft.messages import (
     AppendReply,
     AppendRequest,
     CampaignNow,
+    Configuration,
     ConfigurationAt,
     InstallSnapshot,
+    Message,
     Refusal,
     SnapshotMeta,
     Standing,
@@ -20,8 +22,10 @@ from raft.messages import (
     VoteRequest,
 )
 from raft.ready import EntryKind
-from tests.raft.cluster import GROUP
-from tests.raft.memory_log import StoredEntry
+from tests.raft.cluster import GROUP, Cluster
+from tests.raft.memory_log import StoredEntry, runs_of
+
+META = SnapshotMeta(7, 4, ConfigurationAt(NO_INDEX, Configuration((1, 2, 3))))
 
 
 def append(
@@ -38,9 +42,6 @@ def append(
 ) -> AppendRequest:
     """Build an append of entries of `terms` right after `prev` = (index, term)."""
     lo = prev[0] + 1
-    runs = tuple(
-        (lo + at, term) for at, term in enumerate(terms) if at == 0 or terms[at - 1] != term
-    )
     return AppendRequest(
         GROUP,
         sender,
@@ -49,7 +50,7 @@ def append(
         prev[0],
         prev[1],
         lo + len(terms),
-        runs,
+        runs_of(terms, lo),
         commit,
         round_id,
         configurations,
@@ -68,6 +69,11 @@ def payload_of(message: AppendRequest) -> tuple[StoredEntry, ...] | None:
             kind = EntryKind.CONFIGURATION if index in brought else EntryKind.DATA
             entries.append(StoredEntry(index, term, kind, brought.get(index, f"{index}@{term}")))
     return tuple(entries) or None
+
+
+def send(cluster: Cluster, message: AppendRequest) -> None:
+    """Hand an append with its bytes to the node that it is for."""
+    cluster.receive(message.to, message, payload_of(message))
 
 
 def append_reply(
@@ -138,3 +144,19 @@ def install(sender: int, to: int, term: int, meta: SnapshotMeta) -> InstallSnaps
 
 def campaign_now(sender: int, to: int, term: int) -> CampaignNow:
     return CampaignNow(GROUP, sender, to, term)
+
+
+def messages_of(term: int) -> dict[str, Message]:
+    """Return every kind of message of a term, from node 3 to node 1."""
+    return {
+        "vote request": vote_request(3, 1, term, last=(50, 8)),
+        "vote refusal": vote_reply(3, 1, term, vote_term=2, granted=False),
+        "vote grant": vote_reply(3, 1, term),
+        "pre-vote refusal": vote_reply(3, 1, term, vote_term=2, granted=False, pre=True),
+        "pre-vote grant": vote_reply(3, 1, term, vote_term=2, pre=True),
+        "append": append(3, 1, term),
+        "append ack": append_reply(3, 1, term, match=0),
+        "append refusal": append_reply(3, 1, term, refusal=Refusal.OLD_TERM),
+        "snapshot": install(3, 1, term, META),
+        "campaign now": campaign_now(3, 1, term),
+    }

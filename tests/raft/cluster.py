@@ -33,9 +33,10 @@ from raft.ready import (
     recovering_state,
 )
 from raft.rules import read_index
+from raft.rules.membership import Change, ChangeKind
 from raft.state.state import RaftState
 from raft.transitions import Role
-from tests.raft.memory_log import Image, MemoryLog
+from tests.raft.memory_log import Image, MemoryLog, runs_of
 
 GROUP = "test"
 HEARTBEAT_TICKS = 2
@@ -78,17 +79,12 @@ def state_of(
 ) -> InitialState:
     """Return the state of a node whose log holds entries of these terms."""
     listed = list(terms)
-    runs = tuple(
-        (index, entry_term)
-        for index, entry_term in enumerate(listed)
-        if index == 0 or listed[index - 1] != entry_term
-    )
     current = term if term is not None else (listed[-1] if listed else 0)
     configuration = Configuration(tuple(sorted(voters)), tuple(sorted(learners)))
     return InitialState(
         hard_state=HardState(current, vote),
         last_index=len(listed) - 1,
-        runs=runs,
+        runs=runs_of(listed),
         configurations=(ConfigurationAt(NO_INDEX, configuration),),
         commit=commit,
     )
@@ -201,6 +197,10 @@ class Cluster:
         target.log.applied = target.log.base_index
         return self._boot(node, target.log)
 
+    def reboot(self, node: NodeId, *, recovering: bool = False, wiped: bool = False) -> Node:
+        self.crash(node)
+        return self.restart(node, recovering=recovering, wiped=wiped)
+
     # Inputs.
 
     def tick(self, node: NodeId, count: int = 1, *, has_met_all: bool = False) -> None:
@@ -208,6 +208,11 @@ class Cluster:
             if self.nodes[node].is_up:
                 self.nodes[node].replica.tick(has_met_all=has_met_all)
                 self.settle(node)
+
+    def beat(self, node: NodeId, count: int = HEARTBEAT_TICKS) -> None:
+        """Tick one node, and deliver what that brings about."""
+        self.tick(node, count)
+        self.deliver()
 
     def tick_all(self, count: int = 1, *, deliver: bool = True) -> None:
         for _ in range(count):
@@ -220,6 +225,16 @@ class Cluster:
         placed = self.nodes[node].replica.propose(body, waiter)
         self.settle(node)
         return placed
+
+    def replicate(self, node: NodeId, bodies: Iterable[object]) -> None:
+        """Propose all of them, then deliver."""
+        for body in bodies:
+            self.propose(node, body)
+        self.deliver()
+
+    def change(self, node: NodeId, kind: ChangeKind, member: NodeId) -> None:
+        self.nodes[node].replica.propose_change(Change(kind, member))
+        self.settle(node)
 
     def read(self, node: NodeId, read_id: int) -> None:
         read_index.read_index(self.nodes[node].replica.core.state, read_id)
@@ -384,8 +399,7 @@ class Cluster:
             self.deliver()
         assert self.state(node).role is Role.LEADER, f"node {node} was not elected"
         if quiet:
-            self.tick(node, HEARTBEAT_TICKS)
-            self.deliver()
+            self.beat(node)
 
     def state(self, node: NodeId) -> RaftState:
         return self.nodes[node].state
@@ -403,3 +417,10 @@ class Cluster:
     def appends_to(self, node: NodeId) -> list[AppendRequest]:
         """Return every append ever sent to a node."""
         return [m for m in self.sent if isinstance(m, AppendRequest) and m.to == node]
+
+
+def led(*members: Any, **settings: Any) -> Cluster:
+    """Return a cluster that node 1 leads."""
+    cluster = Cluster(*members, **settings)
+    cluster.elect(1)
+    return cluster

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from raft.errors import ForeignChainError, HardStateNotSavedError, PeerProtocolError
 from raft.messages import (
     NO_INDEX,
-    NO_TERM,
     AppendRequest,
     Configuration,
     ConfigurationAt,
@@ -20,6 +20,13 @@ from raft.pump.effects import Checked, Payload
 from raft.ready import EntryKind, HardState, InitialState
 
 ENTRY_SIZE_BYTES = 100
+
+
+def runs_of(terms: Sequence[Term], lo: Index = 0) -> tuple[tuple[Index, Term], ...]:
+    """Return the runs of entries of these terms that begin at index `lo`."""
+    return tuple(
+        (lo + at, term) for at, term in enumerate(terms) if at == 0 or terms[at - 1] != term
+    )
 
 
 class StoredEntry(NamedTuple):
@@ -204,6 +211,3 @@ class MemoryLog:
 
     def __repr__(self) -> str:
         return f"MemoryLog({self.base_index}, {self.terms()})"
-
-
-__all__ = ["ENTRY_SIZE_BYTES", "NO_INDEX", "NO_TERM", "MemoryLog", "StoredEntry"]

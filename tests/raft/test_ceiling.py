@@ -10,36 +10,26 @@ import pytest
 from raft.ceiling import TERM_END, TERM_JUMP_MAX, TERM_WINDOW_TICKS, Ceiling
 from raft.core import check_term
 from raft.errors import PeerProtocolError, TermJumpError
-from raft.messages import NO_INDEX, Configuration, ConfigurationAt, Message, Refusal, SnapshotMeta
+from raft.messages import Message, Refusal
 from raft.ready import HardState, InitialState, bootstrap_state, joining_state
 from raft.transitions import Role
 from tests.raft.builders import (
+    META,
     append,
     append_reply,
     campaign_now,
     install,
-    vote_reply,
+    messages_of,
     vote_request,
 )
-from tests.raft.cluster import ELECTION_TICKS, Cluster
-
-META = SnapshotMeta(7, 4, ConfigurationAt(NO_INDEX, Configuration((1, 2, 3))))
+from tests.raft.cluster import ELECTION_TICKS, Cluster, led
 
 
 def messages(term: int) -> dict[str, Message]:
-    """Every kind of message, from node 3, in this term."""
-    return {
-        "vote request": vote_request(3, 1, term, last=(50, 8)),
+    """Every kind of message, from node 3, in this term; requests for votes of each kind."""
+    return messages_of(term) | {
         "vote request of a hand-over": vote_request(3, 1, term, last=(50, 8), transfer=True),
         "pre-vote": vote_request(3, 1, term, last=(50, 8), pre=True),
-        "vote refusal": vote_reply(3, 1, term, vote_term=2, granted=False),
-        "pre-vote refusal": vote_reply(3, 1, term, vote_term=2, granted=False, pre=True),
-        "pre-vote grant": vote_reply(3, 1, term, vote_term=2, pre=True),
-        "append": append(3, 1, term),
-        "append ack": append_reply(3, 1, term, match=0),
-        "append refusal": append_reply(3, 1, term, refusal=Refusal.OLD_TERM),
-        "snapshot": install(3, 1, term, META),
-        "campaign now": campaign_now(3, 1, term),
     }
 
 
@@ -81,9 +71,7 @@ def test_a_shell_hears_of_an_absurd_term_before_it_gathers_a_snapshot() -> None:
     assert (state.term, state.vote, state.role, state.leader) == before, "it was only asked"
 
 
-def test_a_jump_that_is_allowed_is_followed_by_the_others_and_elects() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_a_jump_that_is_allowed_is_followed_by_the_others_and_elects(cluster: Cluster) -> None:
     high = TERM_JUMP_MAX - 1000
     cluster.receive(2, append_reply(3, 2, high, refusal=Refusal.OLD_TERM))
     assert cluster.state(2).term == high
@@ -94,10 +82,8 @@ def test_a_jump_that_is_allowed_is_followed_by_the_others_and_elects() -> None:
     assert high < cluster.state(leaders[0]).term < TERM_JUMP_MAX
 
 
-def test_a_jump_to_the_very_bound_costs_one_window_at_most() -> None:
+def test_a_jump_to_the_very_bound_costs_one_window_at_most(cluster: Cluster) -> None:
     """Node 2 is brought so far that the others refuse its next campaign, once."""
-    cluster = Cluster()
-    cluster.elect(1)
     cluster.receive(2, append_reply(3, 2, TERM_JUMP_MAX, refusal=Refusal.OLD_TERM))
     for node in (1, 3):
         with pytest.raises(TermJumpError):
@@ -167,11 +153,9 @@ def test_no_bound_reaches_the_end() -> None:
 
 
 def test_no_node_campaigns_for_the_end_and_the_last_term_works() -> None:
-    cluster = Cluster(states={node: aged(TERM_END - 2) for node in (1, 2, 3)})
-    cluster.elect(1)
+    cluster = led(states={node: aged(TERM_END - 2) for node in (1, 2, 3)})
     assert cluster.state(1).term == TERM_END - 1
-    cluster.propose(1, "a")
-    cluster.deliver()
+    cluster.replicate(1, ["a"])
     assert cluster.state(1).commit == 1
     cluster.receive(2, campaign_now(1, 2, TERM_END - 1))
     assert cluster.role(2) is Role.FOLLOWER
@@ -181,9 +165,7 @@ def test_no_node_campaigns_for_the_end_and_the_last_term_works() -> None:
         assert (cluster.role(node), cluster.state(node).term) == (Role.FOLLOWER, TERM_END - 1)
 
 
-def test_an_echo_of_a_round_that_never_began_confirms_no_read() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_an_echo_of_a_round_that_never_began_confirms_no_read(cluster: Cluster) -> None:
     state = cluster.state(1)
     with pytest.raises(PeerProtocolError, match="echoes round"):
         cluster.nodes[1].replica.receive(append_reply(2, 1, state.term, round_id=state.round + 1))

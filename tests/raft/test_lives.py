@@ -256,11 +256,8 @@ def test_a_node_that_tells_no_life_is_not_remembered() -> None:
     assert lives.known == {}
 
 
-def test_a_leader_remembers_what_was_acked() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.propose(1, "a")
-    cluster.deliver()
+def test_a_leader_remembers_what_was_acked(cluster: Cluster) -> None:
+    cluster.replicate(1, ["a"])
     lives = Lives()
 
     lives.look(cluster.state(1))
@@ -272,10 +269,8 @@ def test_a_leader_remembers_what_was_acked() -> None:
     assert lives.of(3) == Known(0, 0, 9, 1, 1, NO_INDEX, NO_INDEX), "a disk that told no life"
 
 
-def test_acks_of_an_incarnation_that_was_not_told_say_nothing() -> None:
+def test_acks_of_an_incarnation_that_was_not_told_say_nothing(cluster: Cluster) -> None:
     """Whoever lost its memory tells its life before anything it acked then is believed."""
-    cluster = Cluster()
-    cluster.elect(1)
     cluster.deliver()
     lives = Lives()
     statement = TOLD._replace(start_term=1, start_last_index=0, term=1, last_index=0)
@@ -292,8 +287,7 @@ def test_acks_of_an_incarnation_that_was_not_told_say_nothing() -> None:
 def test_a_voter_is_remembered_in_the_term_of_its_election() -> None:
     cluster = Cluster()
     cluster.isolate(3)
-    cluster.tick(2, 2 * ELECTION_TICKS)
-    cluster.deliver()
+    cluster.beat(2, 2 * ELECTION_TICKS)
     first, second = Lives(), Lives()
 
     first.look(cluster.state(1))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from tests.raft.cluster import ELECTION_TICKS, Cluster
+from tests.raft.cluster import ELECTION_TICKS, Cluster, led
 
 
 def test_single_node_keeps_what_it_acked_over_power_loss() -> None:
-    cluster = Cluster(voters=(1,))
-    cluster.elect(1)
+    cluster = led(voters=(1,))
     cluster.propose(1, "a")
     cluster.nodes[1].syncs_at_once = False
     cluster.propose(1, "never acked")
 
-    cluster.crash(1)
-    cluster.restart(1)
+    cluster.reboot(1)
     cluster.elect(1)
 
     assert cluster.nodes[1].applied == ["a"]

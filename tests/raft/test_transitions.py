@@ -10,7 +10,7 @@ import pytest
 from raft.messages import NO_NODE
 from raft.transitions import TRANSITIONS, Role, mermaid
 from tests.raft.builders import append, append_reply, campaign_now, vote_reply, vote_request
-from tests.raft.cluster import ELECTION_TICKS, Cluster, state_of
+from tests.raft.cluster import ELECTION_TICKS, Cluster, led, state_of
 
 
 def test_role_outside_the_table_stops_the_node() -> None:
@@ -72,12 +72,10 @@ def reach(old: Role, reason: str) -> Cluster:
 
 
 def _removed_leader() -> Cluster:
-    from raft.rules.membership import Change, ChangeKind
+    from raft.rules.membership import ChangeKind
 
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.nodes[1].replica.propose_change(Change(ChangeKind.REMOVE, 1))
-    cluster.settle(1)
+    cluster = led()
+    cluster.change(1, ChangeKind.REMOVE, 1)
     cluster.nodes[1].role_changes.clear()
     cluster.deliver()
     return cluster

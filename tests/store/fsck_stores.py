@@ -9,6 +9,7 @@ from store.fsck.layout import GivenSettings
 from store.fsck.types import Finding
 from store.record.message import encode_message
 from store.store import Store
+from tests.store import overwrites
 from tests.store.crash_check import must_not_die
 from tests.store.records import BORN, PAGE, numbers, small_config
 
@@ -107,11 +108,7 @@ def tree(root: Path) -> dict[str, bytes]:
 
 def flip(path: Path, bit: int) -> None:
     """Turn one bit of a file over."""
-    with path.open("r+b") as file:
-        file.seek(bit // 8)
-        byte = file.read(1)[0]
-        file.seek(bit // 8)
-        file.write(bytes([byte ^ 1 << bit % 8]))
+    overwrites.flip(path, bit // 8, 1 << bit % 8)
 
 
 def damage_record(root: Path, number: int) -> str:

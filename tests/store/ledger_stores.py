@@ -16,6 +16,7 @@ from store.replicated.repair import RepairSession, find_damage
 from store.store import Store
 from tests.store.crash_check import must_not_die
 from tests.store.ledgers import image, open_ledger
+from tests.store.overwrites import flip, overwrite
 from tests.store.records import PAGE, batch, small_config
 
 FILE = 2 * PAGE
@@ -54,16 +55,16 @@ class Wreck:
         return directory / f"{position // FILE * FILE:020d}"
 
     def write(self, position: int, data: bytes) -> None:
-        with self.data(position).open("r+b") as file:
-            file.seek(position % FILE)
-            file.write(data)
+        overwrite(self.data(position), position % FILE, data)
 
     def flip(self, position: int, bits: int = 1) -> None:
-        with self.data(position).open("r+b") as file:
-            file.seek(position % FILE)
-            byte = file.read(1)[0]
-            file.seek(position % FILE)
-            file.write(bytes([byte ^ bits]))
+        flip(self.data(position), position % FILE, bits)
+
+    def renew(self) -> "Wreck":
+        """Make it whole, and return it."""
+        shutil.rmtree(self.root)
+        shutil.copytree(self.intact, self.root)
+        return self
 
     def find(self) -> list[DamagedRange]:
         return find_damage(str(self.root), self.config)

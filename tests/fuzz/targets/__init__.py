@@ -1,6 +1,6 @@
 """The table of targets: every parser that reads bytes of strangers, peers, nodes, users or disks.
 
-A module a subject; `streams` is what those of streams share. What libraries parse is not here:
+A module a subject. What libraries parse is not here:
 HTTP/2 and protobuf itself (gRPC), HTTP (uvicorn), TLS, and TOML.
 """
 

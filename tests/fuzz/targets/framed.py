@@ -25,8 +25,7 @@ from quorumlog.cluster.framed import frames as client_frames
 from quorumlog.errors import from_pb
 from quorumlog.pb import common_pb2, consumer_pb2, log_pb2, pop_pb2
 from tests.fuzz.structure import message, text
-from tests.fuzz.target import KIB, FuzzTarget, claim
-from tests.fuzz.targets.streams import same_however_cut
+from tests.fuzz.target import KIB, FuzzTarget, claim, same_however_cut
 
 _LIMITS: Final = FramedLimits()
 _PATIENCE_S: Final = 60

@@ -7,8 +7,7 @@ from typing import Any, Final
 from node.replication.ha.core import wire
 from node.replication.ha.core.types import AckMode, EpochStart, HaBinding, HaStanding
 from store.files.checksum import crc32c
-from tests.fuzz.target import FuzzTarget, claim
-from tests.fuzz.targets.streams import same_however_cut
+from tests.fuzz.target import FuzzTarget, claim, same_however_cut
 
 _FIXED: Final = ({1: 16, 2: 12}, {1: 20, 2: 36})
 """Sizes of the heads of RocketMQ's states, by direction: up, down."""

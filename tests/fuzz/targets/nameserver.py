@@ -51,10 +51,6 @@ def _values(random: Random) -> list[Any]:
     ]  # fmt: skip
 
 
-def _wire_examples(random: Random) -> list[bytes]:
-    return [encoded_value(value) for value in _values(random)]
-
-
 def _stranger(data: bytes) -> None:
     """A frame of a stranger as the connection opens it: unpacked, then read."""
     connection = BoundedConnection.__new__(BoundedConnection)
@@ -169,7 +165,7 @@ TARGETS: Final = (
         "a value of a replica is refused by name, or is the same after it is written again",
         _wire,
         ("node.nameserver.replica.plain_values", "node.nameserver.replica.messages"),
-        _wire_examples,
+        lambda random: [encoded_value(value) for value in _values(random)],
         (ValueError,),
         memory_factor=256,
     ),

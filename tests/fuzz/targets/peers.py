@@ -35,8 +35,7 @@ from quorumlog.pb import peer_pb2 as pb
 from raft.lives import Known, ToldLife
 from raft.messages import NO_INDEX, Standing
 from tests.fuzz.structure import integer, mutated_message, text
-from tests.fuzz.target import KIB, FuzzTarget, claim, same_again
-from tests.fuzz.targets.streams import same_however_cut
+from tests.fuzz.target import KIB, FuzzTarget, claim, same_again, same_however_cut
 
 _BUFFER_SIZE_BYTES: Final = 4 * KIB
 _PeerFrame = tuple[FrameKind, bytes, bytes]

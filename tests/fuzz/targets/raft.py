@@ -190,11 +190,6 @@ def _configuration(data: bytes) -> None:
         claim(again == found, f"{found} becomes {again}")
 
 
-def _configuration_examples(_random: Random) -> list[bytes]:
-    made = pb.Configuration(voters=[1, 2, 3], learners=[4])
-    return [made.SerializeToString(), b""]
-
-
 # Digests of the state: a frame of a replica, and a command in the log.
 
 
@@ -240,7 +235,7 @@ TARGETS: Final = (
         "the body of a configuration entry is none, or reads the same after it is written",
         _configuration,
         ("node.replication.raft.storage.configuration_record",),
-        _configuration_examples,
+        lambda _: [pb.Configuration(voters=[1, 2, 3], learners=[4]).SerializeToString(), b""],
         mutated=mutated_message(pb.Configuration),
     ),
     FuzzTarget(

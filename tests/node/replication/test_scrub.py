@@ -1,7 +1,6 @@
 """The scrubber of a node: pace, what follows damage, and what the other replicas say."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,9 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Wreck:
 
 @pytest.fixture
 def wreck(made: Wreck) -> Wreck:
-    shutil.rmtree(made.root)
-    shutil.copytree(made.intact, made.root)
-    return made
+    return made.renew()
 
 
 class Thread:

@@ -7,8 +7,8 @@ import pytest
 from raft.messages import NO_INDEX, NO_NODE, Configuration, ConfigurationAt, SnapshotMeta
 from raft.rules import read_index
 from raft.transitions import Role
-from tests.raft.builders import append, append_reply, install, payload_of, vote_request
-from tests.raft.cluster import Cluster, state_of
+from tests.raft.builders import append, append_reply, install, send, vote_request
+from tests.raft.cluster import Cluster, led, state_of
 
 
 def test_unsynced_term_stays_secret_after_a_failed_write() -> None:
@@ -53,8 +53,7 @@ def test_unsynced_entries_are_not_taken_for_synced_with_the_snapshot_that_failed
     cluster = Cluster(states={2: state_of([1], term=2)})
     node = cluster.nodes[2]
     node.syncs_at_once = False
-    message = append(1, 2, 2, prev=(0, 1), terms=[2, 2])
-    cluster.receive(2, message, payload_of(message))
+    send(cluster, append(1, 2, 2, prev=(0, 1), terms=[2, 2]))
     node.log.fails_hard_state = True
 
     cluster.receive(2, install(3, 2, 3, _meta()))
@@ -93,8 +92,7 @@ def test_reads_of_a_deposed_leader_fail_when_the_new_term_cannot_be_saved(stage:
     """Else their callers, and whoever acts for the leader, would wait for a word that never comes.
 
     A read that has its quorum in the very turn of the failure is not told apart."""
-    cluster = Cluster()
-    cluster.elect(1)
+    cluster = led()
     node = cluster.nodes[1]
     if stage == "waiting":
         read_index.read_index(node.replica.core.state, 7)

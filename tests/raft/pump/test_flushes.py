@@ -6,7 +6,7 @@ from __future__ import annotations
 from raft.messages import AppendReply, Message
 from raft.pump.flush_queue import FLUSH_COUNT_MAX, FlushQueue
 from raft.ready import HardState
-from tests.raft.builders import append, append_reply, payload_of, vote_reply
+from tests.raft.builders import append, append_reply, send, vote_reply
 from tests.raft.cluster import Cluster, config_of
 
 COUNT = 3 * FLUSH_COUNT_MAX
@@ -18,8 +18,7 @@ def follower_with_a_hanging_sync(count: int = COUNT, **settings: int) -> Cluster
     cluster.receive(2, append(1, 2, 1))
     cluster.nodes[2].syncs_at_once = False
     for index in range(count):
-        message = append(1, 2, 1, prev=(index - 1, 1 if index else 0), terms=[1])
-        cluster.receive(2, message, payload_of(message))
+        send(cluster, append(1, 2, 1, prev=(index - 1, 1 if index else 0), terms=[1]))
     cluster.sent.clear()
     return cluster
 
@@ -54,8 +53,7 @@ def test_folded_promises_wait_for_their_own_writes() -> None:
 def test_truncation_moves_a_folded_ticket_back() -> None:
     """What a folded sync covers was replaced: its end says nothing about the new entries."""
     cluster = follower_with_a_hanging_sync()
-    message = append(3, 2, 5, prev=(1, 1), terms=[5])
-    cluster.receive(2, message, payload_of(message))
+    send(cluster, append(3, 2, 5, prev=(1, 1), terms=[5]))
     cluster.sync(2, through=cluster.nodes[2].tickets[-2])
     assert cluster.state(2).synced <= 1
     cluster.sync(2)

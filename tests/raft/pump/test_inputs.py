@@ -17,19 +17,16 @@ from raft.messages import (
 )
 from raft.pump.replica import Replica
 from raft.rules import recovery, snapshot
-from tests.raft.cluster import HEARTBEAT_TICKS, Cluster
+from tests.raft.cluster import Cluster, led
 from tests.raft.memory_log import ENTRY_SIZE_BYTES
 
 
 def filled(count: int = 4, **settings: Any) -> Cluster:
     """Return a cluster led by node 1 with `count` data entries applied everywhere."""
-    cluster = Cluster(**settings)
-    cluster.elect(1)
+    cluster = led(**settings)
     for value in range(count):
-        cluster.propose(1, value)
-        cluster.deliver()
-    cluster.tick(1, HEARTBEAT_TICKS)
-    cluster.deliver()
+        cluster.replicate(1, [value])
+    cluster.beat(1)
     return cluster
 
 
@@ -78,8 +75,7 @@ def test_accepted_loss_is_durable_before_the_node_votes_and_is_reported_once() -
     cluster = filled()
     with pytest.raises(RecoveryRefusedError, match="standing is full"):
         recovery.accept_loss(cluster.nodes[1].replica.core.state)
-    cluster.crash(1)
-    cluster.restart(1, recovering=True)
+    cluster.reboot(1, recovering=True)
     replica = cluster.nodes[1].replica
     cluster.nodes[1].syncs_at_once = False
     recovery.accept_loss(replica.core.state)

@@ -8,28 +8,22 @@ from raft.errors import CompactionRefusedError
 from raft.messages import AppendRequest, Configuration, ConfigurationAt, Refusal
 from raft.rules import snapshot
 from raft.rules.membership import Change, ChangeKind
-from tests.raft.builders import append, append_reply, payload_of, vote_reply
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
+from tests.raft.builders import append, append_reply, payload_of, send, vote_reply
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, led
 
 
-def test_hard_state_truncation_write_and_sync_in_this_order() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_hard_state_truncation_write_and_sync_in_this_order(cluster: Cluster) -> None:
     cluster.isolate(1)
     cluster.propose(1, "lost")
     log = cluster.nodes[1].log
     log.operations.clear()
-    message = append(2, 1, 3, prev=(0, 1), terms=[2, 3])
-
-    cluster.receive(1, message, payload_of(message))
+    send(cluster, append(2, 1, 3, prev=(0, 1), terms=[2, 3]))
 
     assert log.operations == ["hard_state 3/0", "truncate 1", "write 1..2", "sync"]
 
 
-def test_own_entry_of_the_same_turn_is_written_before_it_is_cut_off() -> None:
+def test_own_entry_of_the_same_turn_is_written_before_it_is_cut_off(cluster: Cluster) -> None:
     """A change is proposed and, before the turn ends, a new leader replaces it."""
-    cluster = Cluster()
-    cluster.elect(1)
     replica = cluster.nodes[1].replica
     replica.propose_change(Change(ChangeKind.REMOVE, 3))
     message = append(2, 1, 3, prev=(0, 1), terms=[3])
@@ -41,9 +35,7 @@ def test_own_entry_of_the_same_turn_is_written_before_it_is_cut_off() -> None:
     assert cluster.state(1).voters == (1, 2, 3)
 
 
-def test_appends_of_the_same_turn_are_read_before_they_are_cut_off() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_appends_of_the_same_turn_are_read_before_they_are_cut_off(cluster: Cluster) -> None:
     cluster.isolate(3)
     for body in "abc":
         cluster.propose(1, body)
@@ -90,8 +82,7 @@ def test_sync_flag_tells_what_the_page_cache_may_not_hold() -> None:
 
 
 def test_a_sync_report_covers_earlier_tickets() -> None:
-    cluster = Cluster(voters=(1,))
-    cluster.elect(1)
+    cluster = led(voters=(1,))
     cluster.nodes[1].syncs_at_once = False
     for body in "abc":
         cluster.propose(1, body)
@@ -115,21 +106,18 @@ def test_joiner_may_lose_the_entry_that_told_it_of_the_cluster() -> None:
     cluster = Cluster()
     cluster.start_joining(4)
     brought = ConfigurationAt(1, Configuration((1, 2, 3), (4,)))
-    first = append(1, 4, 1, terms=[1, 1], configurations=(brought,), commit=0)
-    cluster.receive(4, first, payload_of(first))
+    send(cluster, append(1, 4, 1, terms=[1, 1], configurations=(brought,), commit=0))
     assert cluster.state(4).learners == (4,)
     with pytest.raises(CompactionRefusedError):
         snapshot.meta_at(cluster.nodes[4].core.state, 0)
 
-    second = append(2, 4, 2, prev=(0, 1), terms=[2])
-    cluster.receive(4, second, payload_of(second))
+    send(cluster, append(2, 4, 2, prev=(0, 1), terms=[2]))
 
     assert (cluster.state(4).voters, cluster.state(4).learners) == ((), ())
     cluster.tick(4, 5 * HEARTBEAT_TICKS * ELECTION_TICKS)
     assert cluster.state(4).term == 2
 
     # Nor is there a configuration to lose when the entry before goes as well.
-    third = append(3, 4, 3, prev=(0, 1), terms=[3])
-    cluster.receive(4, third, payload_of(third))
+    send(cluster, append(3, 4, 3, prev=(0, 1), terms=[3]))
     assert cluster.nodes[4].log.terms() == [1, 3]
     assert cluster.state(4).voters == ()

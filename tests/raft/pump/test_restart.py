@@ -7,13 +7,9 @@ import pytest
 from tests.raft.cluster import HEARTBEAT_TICKS, Cluster, state_of
 
 
-def test_applied_state_is_never_ahead_of_the_durable_log() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_applied_state_is_never_ahead_of_the_durable_log(cluster: Cluster) -> None:
     cluster.nodes[2].syncs_at_once = False
-    for body in "ab":
-        cluster.propose(1, body)
-    cluster.deliver()
+    cluster.replicate(1, "ab")
     cluster.tick_all(HEARTBEAT_TICKS)
 
     assert cluster.state(2).commit == 2

@@ -35,7 +35,7 @@ from raft.state.state import RaftState
 from raft.transitions import Role
 from simulation.raft.runner import Case, case_of, run_case
 from tests.raft.builders import payload_of
-from tests.raft.cluster import GROUP, Cluster
+from tests.raft.cluster import GROUP, Cluster, led
 from tests.raft.memory_log import MemoryLog
 
 SEEDS = range(1, 21)
@@ -154,8 +154,8 @@ class Inputs:
                 lambda: transfer.transfer_leadership(c.nodes[at].replica.core.state, node)
             )
         if kind < 0.92:
-            change = Change(self.random.choice(list(ChangeKind)), node)
-            return "change", lambda c: self.attempt(lambda: self.change(c, at, change))
+            change = self.random.choice(list(ChangeKind))
+            return "change", lambda c: self.attempt(lambda: c.change(at, change, node))
         return "crash", lambda c: (c.crash(node), c.restart(node))
 
     @staticmethod
@@ -173,11 +173,6 @@ class Inputs:
             return
         if body[1] % 2 == 0:  # type: ignore[index]  # Sometimes several share a turn.
             cluster.settle(node)
-
-    @staticmethod
-    def change(cluster: Cluster, node: int, change: Change) -> None:
-        cluster.nodes[node].replica.propose_change(change)
-        cluster.settle(node)
 
     @staticmethod
     def set_late(cluster: Cluster, node: int, is_late: bool) -> None:
@@ -233,12 +228,15 @@ def trace_of(case: Case) -> list[str]:
 
 def steady_leader(**settings: Any) -> Cluster:
     """A leader whose followers have all, and are known to."""
-    cluster = Cluster((1, 2, 3), **settings)
-    cluster.elect(1)
+    cluster = led((1, 2, 3), **settings)
     for number in range(3):
-        cluster.propose(1, number)
-        cluster.deliver()
+        cluster.replicate(1, [number])
     return cluster
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return steady_leader()
 
 
 def ack(cluster: Cluster, **changes: Any) -> AppendReply:
@@ -250,8 +248,7 @@ def ack(cluster: Cluster, **changes: Any) -> AppendReply:
     return usual._replace(**changes)
 
 
-def test_an_ack_of_a_follower_in_step_is_taken() -> None:
-    cluster = steady_leader()
+def test_an_ack_of_a_follower_in_step_is_taken(cluster: Cluster) -> None:
     assert steady.take_ack(cluster.state(1), ack(cluster))
 
 
@@ -274,16 +271,14 @@ def test_an_ack_of_a_follower_in_step_is_taken() -> None:
     ],
     ids=str,
 )
-def test_any_other_reply_goes_the_general_way(changes: dict[str, Any]) -> None:
-    cluster = steady_leader()
+def test_any_other_reply_goes_the_general_way(cluster: Cluster, changes: dict[str, Any]) -> None:
     before = memory_of(cluster.state(1))
     assert not steady.take_ack(cluster.state(1), ack(cluster, **changes))
     assert memory_of(cluster.state(1)) == before
 
 
 @pytest.mark.parametrize("field", ["is_paused", "is_counted", "admitted", "transferee", "reads"])
-def test_an_ack_that_has_consequences_goes_the_general_way(field: str) -> None:
-    cluster = steady_leader()
+def test_an_ack_that_has_consequences_goes_the_general_way(cluster: Cluster, field: str) -> None:
     state = cluster.state(1)
     progress = state.progress[2]
     round_id = state.round
@@ -304,15 +299,13 @@ def test_an_ack_that_has_consequences_goes_the_general_way(field: str) -> None:
     assert memory_of(state) == before
 
 
-def test_a_deposed_leader_takes_no_ack() -> None:
-    cluster = steady_leader()
+def test_a_deposed_leader_takes_no_ack(cluster: Cluster) -> None:
     message = ack(cluster)
     cluster.state(1).role = Role.FOLLOWER
     assert not steady.take_ack(cluster.state(1), message)
 
 
-def test_an_ack_without_news_needs_no_turn() -> None:
-    cluster = steady_leader()
+def test_an_ack_without_news_needs_no_turn(cluster: Cluster) -> None:
     replica = cluster.nodes[1].replica
     assert not replica.receive(ack(cluster))
     assert replica.pump() is NO_EFFECTS
@@ -331,14 +324,12 @@ def following(cluster: Cluster, **changes: Any) -> AppendRequest:
     return usual._replace(**changes)
 
 
-def test_entries_next_to_the_tail_are_taken() -> None:
-    cluster = steady_leader()
+def test_entries_next_to_the_tail_are_taken(cluster: Cluster) -> None:
     assert steady.is_next(cluster.state(2), following(cluster))
 
 
 @pytest.mark.parametrize("case", range(14))
-def test_any_other_append_goes_the_general_way(case: int) -> None:
-    cluster = steady_leader()
+def test_any_other_append_goes_the_general_way(cluster: Cluster, case: int) -> None:
     state = cluster.state(2)
     last, term = state.log.last_index, state.term
     other = ConfigurationAt(last + 1, Configuration((1, 2)))
@@ -381,8 +372,7 @@ def test_a_follower_with_other_work_goes_the_general_way(name: str, value: objec
     assert not steady.is_next(cluster.state(2), message)
 
 
-def test_commits_of_two_appends_of_one_turn_are_applied_together() -> None:
-    cluster = steady_leader()
+def test_commits_of_two_appends_of_one_turn_are_applied_together(cluster: Cluster) -> None:
     cluster.held = {(2, 1), (3, 1)}
     for body in "xy":
         cluster.propose(1, body)
@@ -434,21 +424,18 @@ def test_entries_that_wait_for_their_commit_are_limited(settings: dict[str, int]
 @pytest.mark.parametrize(
     ("name", "value"), [("role", Role.FOLLOWER), ("transferee", 2), ("term", 99)]
 )
-def test_only_a_leader_in_office_may_propose(name: str, value: object) -> None:
-    cluster = steady_leader()
+def test_only_a_leader_in_office_may_propose(cluster: Cluster, name: str, value: object) -> None:
     assert steady.may_propose(cluster.state(1))
     setattr(cluster.state(1), name, value)
     assert not steady.may_propose(cluster.state(1))
 
 
-def test_no_entry_overtakes_those_of_the_core() -> None:
-    cluster = steady_leader()
+def test_no_entry_overtakes_those_of_the_core(cluster: Cluster) -> None:
     cluster.nodes[1].replica.propose_change(Change(ChangeKind.ADD_LEARNER, 9))
     assert not steady.may_propose(cluster.state(1))
 
 
-def test_a_log_that_refuses_entries_leaves_the_pump_as_it_was() -> None:
-    cluster = steady_leader()
+def test_a_log_that_refuses_entries_leaves_the_pump_as_it_was(cluster: Cluster) -> None:
     state = cluster.state(2)
     before = memory_of(state)
     with pytest.raises(RaftError):

@@ -19,9 +19,9 @@ from raft.messages import (
 )
 from raft.ready import InitialState
 from raft.rules import recovery
-from raft.rules.membership import Change, ChangeKind
-from tests.raft.builders import append, append_reply, install, payload_of, vote_reply, vote_request
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
+from raft.rules.membership import ChangeKind
+from tests.raft.builders import append, append_reply, install, send, vote_reply, vote_request
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, led, state_of
 
 
 def rich(*, commit: int = 3, base: int = NO_INDEX) -> Cluster:
@@ -61,9 +61,7 @@ def test_a_leader_without_what_is_committed_here(
 ) -> None:
     cluster = rich(base=base)
     before = cluster.nodes[2].log.terms()
-    message = append(1, 2, 5, prev=prev, terms=terms, commit=9)
-
-    cluster.receive(2, message, payload_of(message))
+    send(cluster, append(1, 2, 5, prev=prev, terms=terms, commit=9))
 
     reply = last_ack(cluster)
     assert (reply.match, reply.standing, reply.incarnation) == (NO_INDEX, Standing.DIVERGED, 1)
@@ -90,9 +88,7 @@ def test_a_leader_that_has_all_of_it_is_obeyed(
     commit: int, base: int, prev: tuple[int, int], terms: list[int]
 ) -> None:
     cluster = rich(commit=commit, base=base)
-    message = append(1, 2, 5, prev=prev, terms=terms)
-
-    cluster.receive(2, message, payload_of(message))
+    send(cluster, append(1, 2, 5, prev=prev, terms=terms))
 
     assert last_ack(cluster).standing is Standing.FULL
     assert not cluster.state(2).divergent_peers
@@ -102,20 +98,9 @@ def snapshot(index: int, term: int) -> SnapshotMeta:
     return SnapshotMeta(index, term, ConfigurationAt(NO_INDEX, Configuration((1, 2, 3))))
 
 
-def test_a_snapshot_of_another_history_is_not_taken() -> None:
-    cluster = rich()
-
-    cluster.receive(2, install(1, 2, 5, snapshot(2, 1)), ())
-
-    assert last_ack(cluster).standing is Standing.DIVERGED
-    assert last_ack(cluster).match == NO_INDEX
-    assert cluster.nodes[2].log.terms() == [1, 2, 2, 2]
-
-
 def test_a_node_that_stands_aside_takes_no_snapshot_at_all() -> None:
     cluster = rich()
-    message = append(1, 2, 5, prev=(0, 1), terms=[3])
-    cluster.receive(2, message, payload_of(message))
+    send(cluster, append(1, 2, 5, prev=(0, 1), terms=[3]))
 
     cluster.receive(2, install(1, 2, 5, snapshot(20, 5)), ())
 
@@ -123,18 +108,23 @@ def test_a_node_that_stands_aside_takes_no_snapshot_at_all() -> None:
     assert last_ack(cluster).match == NO_INDEX
 
 
-def test_a_snapshot_of_what_is_the_same_is_acked() -> None:
+@pytest.mark.parametrize(
+    ("term", "standing", "match"), [(1, Standing.DIVERGED, NO_INDEX), (2, Standing.FULL, 3)]
+)
+def test_a_snapshot_is_acked_unless_it_is_of_another_history(
+    term: int, standing: Standing, match: int
+) -> None:
     cluster = rich()
 
-    cluster.receive(2, install(1, 2, 5, snapshot(2, 2)), ())
+    cluster.receive(2, install(1, 2, 5, snapshot(2, term)), ())
 
-    assert (last_ack(cluster).standing, last_ack(cluster).match) == (Standing.FULL, 3)
+    assert (last_ack(cluster).standing, last_ack(cluster).match) == (standing, match)
+    assert cluster.nodes[2].log.terms() == [1, 2, 2, 2]
 
 
 def stood_aside() -> Cluster:
     cluster = rich()
-    message = append(1, 2, 5, prev=(0, 1), terms=[3])
-    cluster.receive(2, message, payload_of(message))
+    send(cluster, append(1, 2, 5, prev=(0, 1), terms=[3]))
     cluster.sent.clear()
     return cluster
 
@@ -146,8 +136,7 @@ def test_a_divergent_node_takes_part_in_no_election() -> None:
         cluster.tick(2, 3 * ELECTION_TICKS)
         cluster.receive(2, vote_request(3, 2, 7, last=(9, 5)))
         cluster.tick(2, 3 * ELECTION_TICKS)
-        cluster.crash(2)
-        cluster.restart(2)
+        cluster.reboot(2)
 
     replies = [m for m in cluster.sent if isinstance(m, VoteReply)]
     assert len(replies) == 4
@@ -197,9 +186,7 @@ def divergent_ack(round_id: int = 0, *, incarnation: int = 1) -> AppendReply:
     )._replace(round=round_id)
 
 
-def test_a_leader_counts_it_for_nothing_and_sends_heartbeats_only() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_a_leader_counts_it_for_nothing_and_sends_heartbeats_only(cluster: Cluster) -> None:
     cluster.deliver()
     cluster.isolate(2)
     cluster.receive(1, divergent_ack())
@@ -220,9 +207,7 @@ def test_a_leader_counts_it_for_nothing_and_sends_heartbeats_only() -> None:
     assert cluster.leaders() == []
 
 
-def test_another_disk_under_the_number_ends_it_for_the_leader() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_another_disk_under_the_number_ends_it_for_the_leader(cluster: Cluster) -> None:
     cluster.deliver()
     cluster.receive(1, divergent_ack())
 
@@ -233,16 +218,13 @@ def test_another_disk_under_the_number_ends_it_for_the_leader() -> None:
     assert cluster.state(1).divergent_peers == set()
 
 
-def test_a_removed_node_is_no_divergent_peer_any_more() -> None:
+def test_a_removed_node_is_no_divergent_peer_any_more(cluster: Cluster) -> None:
     """A voter that refused it never leads, so nobody else would tell it."""
-    cluster = Cluster()
-    cluster.elect(1)
     cluster.deliver()
     for node in (1, 2):
         cluster.state(node).divergent_peers.add(3)
 
-    cluster.nodes[1].replica.propose_change(Change(ChangeKind.REMOVE, 3))
-    cluster.settle(1)
+    cluster.change(1, ChangeKind.REMOVE, 3)
     cluster.deliver()
 
     assert [cluster.state(node).divergent_peers for node in (1, 2)] == [set(), set()]
@@ -253,13 +235,9 @@ def test_a_removed_node_is_no_divergent_peer_any_more() -> None:
 
 def restarted() -> Cluster:
     """Return a cluster whose node 1 led term 1, and has forgotten that."""
-    cluster = Cluster()
-    cluster.elect(1)
-    for body in "abc":
-        cluster.propose(1, body)
-    cluster.deliver()
-    cluster.crash(1)
-    cluster.restart(1)
+    cluster = led()
+    cluster.replicate(1, "abc")
+    cluster.reboot(1)
     cluster.sent.clear()
     return cluster
 

@@ -17,13 +17,8 @@ from raft.messages import (
 from raft.rules import snapshot
 from raft.rules.membership import Change, ChangeKind, changed
 from raft.transitions import Role
-from tests.raft.builders import append, append_reply, payload_of
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
-
-
-def change(cluster: Cluster, node: int, kind: ChangeKind, member: int) -> None:
-    cluster.nodes[node].replica.propose_change(Change(kind, member))
-    cluster.settle(node)
+from tests.raft.builders import append, append_reply, payload_of, send
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, led, state_of
 
 
 def test_no_step_changes_two_voters() -> None:
@@ -48,14 +43,12 @@ def _applies(configuration: Configuration, kind: ChangeKind, node: int) -> bool:
 
 def test_joint_survives_restart_and_snapshot() -> None:
     """A change in force, committed or not, is still in force after a restart and in a snapshot."""
-    cluster = Cluster(voters=(1, 2, 3, 4, 5))
-    cluster.elect(1)
-    change(cluster, 1, ChangeKind.REMOVE, 5)
+    cluster = led(voters=(1, 2, 3, 4, 5))
+    cluster.change(1, ChangeKind.REMOVE, 5)
     cluster.deliver()
     cluster.isolate(1)
-    change(cluster, 1, ChangeKind.REMOVE, 4)
-    cluster.crash(1)
-    cluster.restart(1)
+    cluster.change(1, ChangeKind.REMOVE, 4)
+    cluster.reboot(1)
     assert cluster.state(1).voters == (1, 2, 3), "appended and synced, so in force"
     newest = cluster.state(1).configurations[-1].index
     assert newest == 2
@@ -69,13 +62,9 @@ def test_joint_survives_restart_and_snapshot() -> None:
     assert snapshot.meta_at(cluster.nodes[2].core.state, 0).configuration_at.index == NO_INDEX
 
 
-def test_configuration_survives_compaction() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    change(cluster, 1, ChangeKind.REMOVE, 3)
-    for body in "ab":
-        cluster.propose(1, body)
-    cluster.deliver()
+def test_configuration_survives_compaction(cluster: Cluster) -> None:
+    cluster.change(1, ChangeKind.REMOVE, 3)
+    cluster.replicate(1, "ab")
     core = cluster.nodes[1].core
     snapshot.snapshot_durable(core.state, snapshot.meta_at(core.state, 3))
 
@@ -85,17 +74,13 @@ def test_configuration_survives_compaction() -> None:
     assert core.state.log.base_index == 2
 
 
-def test_compaction_below_a_newer_configuration_keeps_the_one_of_then() -> None:
+def test_compaction_below_a_newer_configuration_keeps_the_one_of_then(cluster: Cluster) -> None:
     """A snapshot there has to say who the members were, and a cut of the newer one goes back."""
-    cluster = Cluster()
-    cluster.elect(1)
-    for body in "ab":
-        cluster.propose(1, body)
-    cluster.deliver()
+    cluster.replicate(1, "ab")
     core = cluster.nodes[1].core
     snapshot.snapshot_durable(core.state, snapshot.meta_at(core.state, 2))
     before = core.state.configurations[-1]
-    change(cluster, 1, ChangeKind.REMOVE, 3)
+    cluster.change(1, ChangeKind.REMOVE, 3)
     newer = core.state.configurations[-1]
     assert newer.index == 3
 
@@ -106,8 +91,7 @@ def test_compaction_below_a_newer_configuration_keeps_the_one_of_then() -> None:
 
 
 def test_learner_never_campaigns() -> None:
-    cluster = Cluster(voters=(1, 2, 3), learners=(4,))
-    cluster.elect(1)
+    cluster = led(voters=(1, 2, 3), learners=(4,))
     cluster.isolate(4)
 
     cluster.tick(4, 10 * ELECTION_TICKS)
@@ -128,8 +112,7 @@ def test_learner_that_knows_an_uncommitted_configuration_never_campaigns(
     assert cluster.state(4).standing is Standing.FULL
     if is_followed:
         removal = ConfigurationAt(1, Configuration((1, 2), (4,)))
-        message = append(1, 4, 1, prev=(0, 1), terms=[1], configurations=(removal,))
-        cluster.receive(4, message, payload_of(message))
+        send(cluster, append(1, 4, 1, prev=(0, 1), terms=[1], configurations=(removal,)))
         assert cluster.state(4).voters == (1, 2)
 
     cluster.tick(4, 10 * ELECTION_TICKS)
@@ -138,8 +121,7 @@ def test_learner_that_knows_an_uncommitted_configuration_never_campaigns(
 
 
 def test_a_change_that_nobody_could_wait_for_is_not_appended() -> None:
-    cluster = Cluster(waiter_count_max=1)
-    cluster.elect(1)
+    cluster = led(waiter_count_max=1)
     cluster.isolate(1)
     cluster.propose(1, "a", waiter="somebody")
     last = cluster.state(1).log.last_index
@@ -151,42 +133,38 @@ def test_a_change_that_nobody_could_wait_for_is_not_appended() -> None:
 
 @pytest.mark.parametrize(("lag", "is_promoted"), [(2, True), (3, False)])
 def test_a_learner_may_lag_as_far_as_the_limit_says(lag: int, is_promoted: bool) -> None:
-    cluster = Cluster(learners=(4,), promote_lag_entry_count_max=2)
-    cluster.elect(1)
+    cluster = led(learners=(4,), promote_lag_entry_count_max=2)
     progress = cluster.state(1).progress[4]
     progress.match = cluster.state(1).log.last_index - lag
     if is_promoted:
-        change(cluster, 1, ChangeKind.PROMOTE, 4)
+        cluster.change(1, ChangeKind.PROMOTE, 4)
         assert cluster.state(1).voters == (1, 2, 3, 4)
     else:
         with pytest.raises(ChangeRefusedError, match="it is 3 entries behind, at most 2"):
-            change(cluster, 1, ChangeKind.PROMOTE, 4)
+            cluster.change(1, ChangeKind.PROMOTE, 4)
 
 
 def test_a_learner_whose_memory_is_in_doubt_is_not_promoted() -> None:
     """It has all entries, as far as it says; what it promised before is what nobody knows."""
-    cluster = Cluster(learners=(4,))
-    cluster.elect(1)
+    cluster = led(learners=(4,))
     match = cluster.state(1).log.last_index
     doubtful = append_reply(4, 1, 1, match=match, standing=Standing.RECOVERING, incarnation=1)
     cluster.receive(1, doubtful)
     with pytest.raises(ChangeRefusedError, match="memory is in doubt"):
-        change(cluster, 1, ChangeKind.PROMOTE, 4)
+        cluster.change(1, ChangeKind.PROMOTE, 4)
     assert cluster.state(1).voters == (1, 2, 3)
 
 
-def test_silent_learner_is_not_promoted() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_silent_learner_is_not_promoted(cluster: Cluster) -> None:
     cluster.start_joining(4)
-    change(cluster, 1, ChangeKind.ADD_LEARNER, 4)
+    cluster.change(1, ChangeKind.ADD_LEARNER, 4)
     cluster.deliver()
     cluster.tick_all(3 * HEARTBEAT_TICKS)
     cluster.isolate(4)
     cluster.tick_all(ELECTION_TICKS)
 
     with pytest.raises(ChangeRefusedError, match="not answered"):
-        change(cluster, 1, ChangeKind.PROMOTE, 4)
+        cluster.change(1, ChangeKind.PROMOTE, 4)
 
 
 @pytest.mark.parametrize(
@@ -210,20 +188,17 @@ def test_last_voter_stays() -> None:
         changed(Configuration((1,), (2,)), Change(ChangeKind.REMOVE, 1))
 
 
-def test_followers_refuse_changes() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_followers_refuse_changes(cluster: Cluster) -> None:
     with pytest.raises(NotLeaderError):
-        change(cluster, 2, ChangeKind.REMOVE, 3)
+        cluster.change(2, ChangeKind.REMOVE, 3)
 
 
 @pytest.mark.parametrize("removed", [1, 3])
 def test_a_removal_is_final_with_its_own_commit_and_no_earlier_one(removed: int) -> None:
     """Until then the leader leads on, though it is the one, and feeds the node that has to go."""
-    cluster = Cluster()
-    cluster.elect(1)
+    cluster = led()
     before, _ = cluster.propose(1, "a")
-    change(cluster, 1, ChangeKind.REMOVE, removed)
+    cluster.change(1, ChangeKind.REMOVE, removed)
     cluster.drop()
     state = cluster.state(1)
     peers = {node for node in (2, 3) if node in state.voters}
@@ -242,12 +217,10 @@ def test_a_removal_is_final_with_its_own_commit_and_no_earlier_one(removed: int)
 def test_removed_node_with_the_newest_log_can_still_be_elected() -> None:
     """Thesis 4.2.2: until its removal is committed the others may be unable to elect anyone
     else."""
-    cluster = Cluster(voters=(1, 2))
-    cluster.elect(1)
+    cluster = led(voters=(1, 2))
     cluster.isolate(2)
-    change(cluster, 1, ChangeKind.REMOVE, 1)
-    cluster.crash(1)
-    cluster.restart(1)
+    cluster.change(1, ChangeKind.REMOVE, 1)
+    cluster.reboot(1)
     cluster.heal()
     assert (cluster.state(1).is_voter, cluster.state(2).voters) == (False, (1, 2))
 
@@ -258,11 +231,8 @@ def test_removed_node_with_the_newest_log_can_still_be_elected() -> None:
     assert cluster.state(2).commit == cluster.state(2).log.last_index
 
 
-def test_removed_node_is_told_before_it_is_dropped() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-
-    change(cluster, 1, ChangeKind.REMOVE, 3)
+def test_removed_node_is_told_before_it_is_dropped(cluster: Cluster) -> None:
+    cluster.change(1, ChangeKind.REMOVE, 3)
     cluster.deliver()
 
     assert cluster.state(3).voters == (1, 2)

@@ -10,7 +10,7 @@ from raft.ready import ReadConfirmed
 from raft.rules import read_index, transfer
 from raft.transitions import Role
 from tests.raft.builders import append_reply, vote_request
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, config_of
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, config_of, led
 
 
 def test_a_read_that_waits_for_the_first_commit_waits_for_no_sync_of_the_leader() -> None:
@@ -31,19 +31,16 @@ def test_a_read_that_waits_for_the_first_commit_waits_for_no_sync_of_the_leader(
     assert cluster.nodes[1].reads == [ReadConfirmed(7, 0)]
 
 
-def test_echo_of_an_earlier_leadership_confirms_nothing() -> None:
+def test_echo_of_an_earlier_leadership_confirms_nothing(cluster: Cluster) -> None:
     """Node 1 led, restarted and leads again. A late append of its first term is answered in the
     second one, with a round of then, which is higher than any that has begun since."""
-    cluster = Cluster()
-    cluster.elect(1)
     for read_id in range(5):
         cluster.read(1, read_id)
         late = cluster.take(AppendRequest)
         for outgoing in late:
             cluster.receive(outgoing.message.to, outgoing.message, outgoing.payload)
         cluster.deliver()
-    cluster.crash(1)
-    cluster.restart(1)
+    cluster.reboot(1)
     cluster.elect(1)
     for outgoing in late:
         cluster.receive(outgoing.message.to, outgoing.message, outgoing.payload)
@@ -55,36 +52,29 @@ def test_echo_of_an_earlier_leadership_confirms_nothing() -> None:
     assert 7 not in [read.read_id for read in cluster.nodes[1].reads]
 
 
-def test_echo_of_a_node_without_memory_confirms_nothing() -> None:
+def test_echo_of_a_node_without_memory_confirms_nothing(cluster: Cluster) -> None:
     """Node 1 leads for itself only: 2 was elected with the vote of 3 and acked another entry. Then
     3 lost its disk and with it that vote; what it says now to node 1 proves no leadership."""
-    cluster = Cluster()
-    cluster.elect(1)
     cluster.isolate(1)
     cluster.elect(2)
-    cluster.propose(2, "acked by the leader of today")
-    cluster.deliver()
+    cluster.replicate(2, ["acked by the leader of today"])
     assert cluster.state(2).commit == 2
     cluster.crash(3)
     cluster.isolate(2)
     cluster.cuts -= {(1, 3), (3, 1)}
     cluster.restart(3, wiped=True)
-    cluster.tick(1, HEARTBEAT_TICKS)
-    cluster.deliver()
+    cluster.beat(1)
     assert cluster.role(1) is Role.LEADER
     assert not cluster.state(1).progress[3].is_counted
 
     cluster.read(1, 7)
-    cluster.tick(1, HEARTBEAT_TICKS)
-    cluster.deliver()
+    cluster.beat(1)
 
     assert cluster.state(1).progress[3].round == cluster.state(1).round, "it echoed the round"
     assert cluster.nodes[1].reads == []
 
 
-def test_reads_of_one_turn_share_a_round() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_reads_of_one_turn_share_a_round(cluster: Cluster) -> None:
     before = len(cluster.sent)
     for read_id in range(100):
         read_index.read_index(cluster.nodes[1].replica.core.state, read_id)
@@ -95,21 +85,17 @@ def test_reads_of_one_turn_share_a_round() -> None:
     assert [read.read_id for read in cluster.nodes[1].reads] == list(range(100))
 
 
-def test_lost_round_is_repeated_by_the_heartbeat() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_lost_round_is_repeated_by_the_heartbeat(cluster: Cluster) -> None:
     cluster.read(1, 7)
     cluster.drop()
 
-    cluster.tick(1, HEARTBEAT_TICKS)
-    cluster.deliver()
+    cluster.beat(1)
 
     assert [read.read_id for read in cluster.nodes[1].reads] == [7]
 
 
 def test_reads_are_bounded() -> None:
-    cluster = Cluster(read_count_max=3)
-    cluster.elect(1)
+    cluster = led(read_count_max=3)
     cluster.isolate(1)
     for read_id in range(3):
         cluster.read(1, read_id)
@@ -119,8 +105,7 @@ def test_reads_are_bounded() -> None:
 
 
 def test_uncounted_and_foreign_echoes_do_not_confirm() -> None:
-    cluster = Cluster(voters=(1, 2, 3), learners=(4,))
-    cluster.elect(1)
+    cluster = led(voters=(1, 2, 3), learners=(4,))
     cluster.read(1, 7)
     cluster.drop()
     round_id = cluster.state(1).round
@@ -134,8 +119,7 @@ def test_uncounted_and_foreign_echoes_do_not_confirm() -> None:
 
 
 def test_single_voter_confirms_by_itself() -> None:
-    cluster = Cluster(voters=(1,))
-    cluster.elect(1)
+    cluster = led(voters=(1,))
 
     cluster.read(1, 7)
 
@@ -147,8 +131,7 @@ def test_lease_mode_is_opt_in() -> None:
     with pytest.raises(ValueError, match="clock_drift_percent_max"):
         config_of(1, lease_reads=True)
 
-    cluster = Cluster()
-    cluster.elect(1)
+    cluster = led()
     cluster.tick_all(5)
     cluster.isolate(1)
     cluster.read(1, 7)
@@ -188,8 +171,7 @@ def test_lease_is_over_when_ticks_of_the_others_come_right_behind() -> None:
     """A tick is a moment, not a duration: a follower that ticks right after it heard the leader
     counts a whole time-out when almost one tick less has passed."""
     cluster = leased_cluster(0)
-    cluster.tick(1, HEARTBEAT_TICKS)
-    cluster.deliver()
+    cluster.beat(1)
     began = cluster.state(1).round_ticks[-1][1]
     assert cluster.state(1).now == began
     cluster.state(2).timeout_ticks = ELECTION_TICKS
@@ -202,8 +184,7 @@ def test_lease_is_over_when_ticks_of_the_others_come_right_behind() -> None:
     cluster.tick(3)
     cluster.tick(2)
     cluster.deliver()
-    cluster.propose(2, "acked by the new leader")
-    cluster.deliver()
+    cluster.replicate(2, ["acked by the new leader"])
     assert cluster.state(2).commit > cluster.state(1).commit
     assert cluster.role(1) is Role.LEADER, "the old one does not know yet"
 
@@ -230,8 +211,7 @@ def test_leases_are_back_in_the_term_after_a_hand_over() -> None:
     cluster.deliver()
     assert cluster.role(2) is Role.LEADER
     cluster.elect(1)
-    cluster.tick(1, HEARTBEAT_TICKS)
-    cluster.deliver()
+    cluster.beat(1)
     cluster.isolate(1)
 
     cluster.read(1, 7)
@@ -243,8 +223,7 @@ def test_leases_are_back_in_the_term_after_a_hand_over() -> None:
 def test_restarted_node_keeps_its_promise_of_silence(pre: bool) -> None:
     """It may have promised a leader not to vote, and does not remember when (R22)."""
     cluster = Cluster(lease_reads=True, clock_drift_percent_max=10)
-    cluster.crash(2)
-    cluster.restart(2)
+    cluster.reboot(2)
     cluster.tick(2, ELECTION_TICKS - 1)
     cluster.receive(2, vote_request(3, 2, 1, pre=pre))
     assert (cluster.state(2).term, cluster.state(2).vote) == (0, NO_NODE)

@@ -1,5 +1,5 @@
-"""Design 4.5: nodes whose unsynced writes may be gone neither vote nor count until they caught
-up."""
+"""Design 4.5: nodes whose memory is in doubt neither vote nor count until they hold what they may
+once have acked."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
-from raft.messages import NO_INDEX, Refusal, Standing
-from raft.ready import recovering_state
+from raft.messages import NO_INDEX, NO_NODE, AppendReply, Refusal, Standing, VoteReply
+from raft.ready import HardState, joining_state, recovering_state
 from raft.rules import recovery
+from raft.rules.membership import ChangeKind
 from raft.transitions import Role
-from tests.raft.builders import append_reply
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
+from tests.raft.builders import append, append_reply, vote_request
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, led, state_of
 
 
 def async_cluster(count: int = 3, **settings: Any) -> Cluster:
     """Return a cluster that acks from the page cache: entries are reported durable, not synced."""
-    cluster = Cluster(voters=range(1, count + 1), **settings)
-    cluster.elect(1)
-    return cluster
+    return led(voters=range(1, count + 1), **settings)
 
 
 def lose_power(cluster: Cluster, node: int, *, keep: int) -> None:
@@ -40,8 +39,7 @@ def test_each_loss_of_power_is_a_new_incarnation() -> None:
 
 def test_standing_survives_a_restart_within_the_same_boot() -> None:
     cluster = Cluster(states={2: recovering_state(state_of([1, 1]))})
-    cluster.crash(2)
-    cluster.restart(2)
+    cluster.reboot(2)
     assert cluster.state(2).standing is Standing.RECOVERING
 
 
@@ -70,9 +68,7 @@ def test_a_copy_in_doubt_completes_no_quorum_whoever_comes_last(last: str) -> No
 def test_the_refusal_that_tells_of_a_loss_tells_also_where_to_go_on() -> None:
     """It answers an older append than the newest one on its way."""
     cluster = async_cluster()
-    for body in "abcd":
-        cluster.propose(1, body)
-    cluster.deliver()
+    cluster.replicate(1, "abcd")
     cluster.isolate(3)
     cluster.receive(
         1,
@@ -135,9 +131,7 @@ def test_no_admission_before_an_own_term_commit() -> None:
 
 def power_loss_of_all(keeps: dict[int, int], **settings: Any) -> Cluster:
     cluster = async_cluster(len(keeps), **settings)
-    for body in "abcd":
-        cluster.propose(1, body)
-    cluster.deliver()
+    cluster.replicate(1, "abcd")
     cluster.tick_all(HEARTBEAT_TICKS)
     for node, keep in keeps.items():
         lose_power(cluster, node, keep=keep)
@@ -154,9 +148,7 @@ def test_power_lost_again_under_the_leader_of_a_recovery_election() -> None:
     cluster.tick_all(6 * ELECTION_TICKS)
     assert cluster.leaders() == [2]
     cluster.isolate(1)
-    for body in "xyz":
-        cluster.propose(2, body)
-    cluster.deliver()
+    cluster.replicate(2, "xyz")
     acked = cluster.state(2).commit
     assert acked == cluster.state(2).log.last_index
     lose_power(cluster, 3, keep=acked - 2)
@@ -214,3 +206,181 @@ def test_check_quorum_does_not_count_nodes_in_doubt() -> None:
             cluster.receive(1, doubt)
 
     assert cluster.role(1) is Role.FOLLOWER
+
+
+# --- Admission: when it holds what it may once have acked ---
+
+
+def test_no_admission_before_the_target_is_reached() -> None:
+    """It gets one entry per append, and stays in doubt until the leader's commit index of then."""
+    cluster = led(message_entry_count_max=1, window_entry_count_max=1)
+    for value in range(6):
+        cluster.replicate(1, [value])
+    cluster.beat(1, 2)
+    target = cluster.state(1).commit
+    cluster.crash(3)
+    # Its disk lost everything, as a page cache may; what it acked was on the other two as well.
+    cluster.nodes[3].log.entries.clear()
+    cluster.nodes[3].log.sync()
+    cluster.restart(3, recovering=True)
+    state = cluster.state(3)
+    assert (state.log.last_index, state.standing) == (-1, Standing.RECOVERING)
+
+    in_doubt = set()
+    for _ in range(200):
+        if not cluster.deliver(count=1):
+            cluster.tick(1)
+        if cluster.state(3).standing is Standing.FULL:
+            break
+        in_doubt.add(cluster.state(3).log.last_index)
+
+    assert cluster.state(3).standing is Standing.FULL
+    assert cluster.state(3).log.last_index >= target
+    assert in_doubt >= set(range(target)), "it was admitted before it held all of it"
+
+
+def joined_learner() -> Cluster:
+    """Return a cluster whose learner 4 came with an empty disk and has caught up."""
+    cluster = led(learners=(4,))
+    cluster.crash(4)
+    cluster.start(4, joining_state(incarnation=100))
+    for value in range(3):
+        cluster.replicate(1, [value])
+    cluster.beat(1, 2 * HEARTBEAT_TICKS)
+    assert cluster.state(4).standing is Standing.FULL
+    assert cluster.state(1).progress[4].match == cluster.state(1).log.last_index
+    return cluster
+
+
+def test_second_empty_disk_with_a_higher_number_is_known_as_another_one() -> None:
+    """Nothing the first disk acked is believed of the second, which is filled from the start."""
+    cluster = joined_learner()
+    cluster.crash(4)
+    cluster.start(4, joining_state(incarnation=101))
+    old_ack = append_reply(4, 1, 1, match=3, incarnation=100)
+    cluster.tick(1, HEARTBEAT_TICKS)
+    cluster.deliver(link=(1, 4))
+    cluster.deliver(link=(4, 1), count=1)
+    progress = cluster.state(1).progress[4]
+    assert (progress.incarnation, progress.match, progress.is_counted) == (101, NO_INDEX, False)
+
+    cluster.receive(1, old_ack)
+    assert progress.match == NO_INDEX, "an ack of the disk that is no more"
+
+    cluster.beat(1, 2 * HEARTBEAT_TICKS)
+    assert cluster.state(4).log.last_index == cluster.state(1).log.last_index
+    assert cluster.state(4).standing is Standing.FULL
+
+
+def test_second_empty_disk_with_the_same_number_is_taken_for_the_first() -> None:
+    """Why the number must rise: the leader goes on believing acks of entries that are gone."""
+    cluster = joined_learner()
+    cluster.crash(4)
+    cluster.start(4, joining_state(incarnation=100))
+    believed = cluster.state(1).progress[4].match
+
+    cluster.beat(1)
+
+    assert cluster.state(1).progress[4].match == believed
+    assert cluster.state(4).log.last_index < believed
+
+
+def test_losses_of_power_count_on_from_the_number_of_the_disk() -> None:
+    once = recovering_state(joining_state(incarnation=100)).hard_state
+    assert (once.standing, once.incarnation) == (Standing.JOINING, 101)
+
+
+def test_wiped_voter_is_not_trusted_while_its_removal_may_still_be_undone(cluster: Cluster) -> None:
+    """Else it would be a voter again, with a full standing, when the removal gets lost (R29)."""
+    cluster.replicate(1, ["a"])
+    cluster.reboot(3, wiped=True)
+    cluster.tick_all(4 * ELECTION_TICKS)
+    assert cluster.leaders() == [1]
+    assert cluster.state(3).log.last_index == cluster.state(1).log.last_index, "it is fed"
+
+    cluster.isolate(2)
+    cluster.change(1, ChangeKind.REMOVE, 3)
+    cluster.deliver()
+    cluster.beat(1, 2 * HEARTBEAT_TICKS)
+
+    assert cluster.state(1).voters == (1, 2), "in force, but not committed"
+    assert cluster.state(1).commit < cluster.state(1).configurations[-1].index
+    assert cluster.state(3).standing is Standing.JOINING
+
+
+# --- A voter whose disk is an old copy: fed like any other, trusted with nothing ---
+
+
+INCARNATION = 7
+
+
+def told(cluster: Cluster, node: int) -> None:
+    cluster.nodes[node].replica.lose_memory(INCARNATION)
+    cluster.settle(node)
+
+
+def test_an_old_copy_is_durable_and_neither_votes_nor_campaigns() -> None:
+    cluster = Cluster()
+    told(cluster, 2)
+    for _ in range(2):
+        assert cluster.state(2).standing is Standing.JOINING
+        assert cluster.state(2).incarnation == INCARNATION
+        cluster.receive(2, vote_request(1, 2, 5, last=(9, 4)))
+        cluster.tick(2, 3 * ELECTION_TICKS)
+        cluster.reboot(2)
+
+    assert [m.refusal for m in cluster.sent if isinstance(m, VoteReply)] == [
+        Refusal.NO_STANDING,
+        Refusal.NO_STANDING,
+    ]
+    assert all(isinstance(m, VoteReply) for m in cluster.sent)
+
+
+def test_notice_that_could_not_be_saved_is_saved_with_whatever_comes_next() -> None:
+    """Else a later term would be on the old copy, and nobody would take it for one."""
+    cluster = Cluster()
+    log = cluster.nodes[2].log
+    log.fails_hard_state = True
+    told(cluster, 2)
+    assert log.hard_state.standing is Standing.FULL
+    cluster.receive(2, vote_request(1, 2, 5, last=(9, 4)))
+    assert log.hard_state.standing is Standing.FULL
+    assert log.hard_state.term < 5
+
+    log.fails_hard_state = False
+    cluster.receive(2, vote_request(1, 2, 5, last=(9, 4)))
+    assert log.hard_state == HardState(5, NO_NODE, Standing.JOINING, INCARNATION)
+    assert [m.refusal for m in cluster.sent if isinstance(m, VoteReply)] == [Refusal.NO_STANDING]
+
+
+def test_notice_that_could_not_be_saved_is_a_secret_until_it_is() -> None:
+    """Else the others hear of an incarnation that a restart forgets."""
+    cluster = Cluster(states={2: state_of([1], term=3)})
+    log = cluster.nodes[2].log
+    log.fails_hard_state = True
+    told(cluster, 2)
+    cluster.receive(2, append(1, 2, 3, prev=(0, 1)))
+    assert (log.hard_state.standing, cluster.sent) == (Standing.FULL, [])
+
+    log.fails_hard_state = False
+    cluster.receive(2, append(1, 2, 3, prev=(0, 1)))
+
+    assert log.durable_hard_state == HardState(3, NO_NODE, Standing.JOINING, INCARNATION)
+    assert {m.incarnation for m in cluster.sent if isinstance(m, AppendReply)} == {INCARNATION}
+
+
+def test_a_leader_steps_down(cluster: Cluster) -> None:
+    cluster.read(1, 9)
+    told(cluster, 1)
+    assert cluster.role(1) is Role.FOLLOWER
+    assert cluster.nodes[1].reads_failed == [9]
+
+
+def test_a_promise_of_this_turn_is_not_made() -> None:
+    """It does not even wait for a sync yet."""
+    cluster = Cluster()
+    core = cluster.nodes[2].replica.core
+    core.step(vote_request(3, 2, 4, last=(9, 1)))
+    told(cluster, 2)
+    cluster.sync(2)
+    assert cluster.sent == []

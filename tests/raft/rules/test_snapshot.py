@@ -20,7 +20,7 @@ from raft.messages import (
 from raft.rules import snapshot
 from raft.state.progress import ProgressState
 from tests.raft.builders import append, install
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, led, state_of
 
 MEMBERS = ConfigurationAt(4, Configuration((1, 2, 3), (8,)))
 
@@ -42,12 +42,9 @@ def take_snapshot(cluster: Cluster, node: int) -> None:
 
 def lagging_cluster(**settings: Any) -> Cluster:
     """Return a cluster in which node 3 needs entries that the leader no longer has."""
-    cluster = Cluster(**settings)
-    cluster.elect(1)
+    cluster = led(**settings)
     cluster.isolate(3)
-    for body in "abcd":
-        cluster.propose(1, body)
-    cluster.deliver()
+    cluster.replicate(1, "abcd")
     cluster.tick_all(HEARTBEAT_TICKS)
     take_snapshot(cluster, 1)
     cluster.heal()
@@ -157,18 +154,13 @@ def test_dedupe_and_members_travel_with_snapshot() -> None:
     sent = next(m for m in cluster.sent if isinstance(m, InstallSnapshot))
     assert sent.meta == SnapshotMeta(4, 1, ConfigurationAt(NO_INDEX, Configuration((1, 2, 3))))
     assert cluster.nodes[3].log.snapshot_state == "state through 4"
-    cluster.crash(3)
-    cluster.restart(3)
+    cluster.reboot(3)
     assert cluster.state(3).voters == (1, 2, 3)
     assert cluster.state(3).log.base_index == 4
 
 
-def test_no_cut_before_snapshot_is_durable() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    for body in "abc":
-        cluster.propose(1, body)
-    cluster.deliver()
+def test_no_cut_before_snapshot_is_durable(cluster: Cluster) -> None:
+    cluster.replicate(1, "abc")
     replica = cluster.nodes[1].replica
 
     with pytest.raises(CompactionRefusedError, match="allowed through -1"):
@@ -182,27 +174,20 @@ def test_no_cut_before_snapshot_is_durable() -> None:
 
 
 def test_log_is_kept_for_a_slow_follower_within_limits() -> None:
-    cluster = Cluster(retained_lag_entry_count_max=5)
-    cluster.elect(1)
+    cluster = led(retained_lag_entry_count_max=5)
     cluster.isolate(3)
-    for at in range(4):
-        cluster.propose(1, at)
-    cluster.deliver()
+    cluster.replicate(1, range(4))
     core = cluster.nodes[1].core
     snapshot.snapshot_durable(core.state, snapshot.meta_at(core.state, 4))
     assert snapshot.compactable_to(core.state) == 0, "node 3 holds entry 0 only and is 4 behind"
 
-    for at in range(4):
-        cluster.propose(1, at)
-    cluster.deliver()
+    cluster.replicate(1, range(4))
     assert snapshot.compactable_to(core.state) == 4, (
         "8 behind is beyond the limit: it will get a snapshot"
     )
 
 
-def test_snapshot_answers_waiters_it_covers_with_unknown() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_snapshot_answers_waiters_it_covers_with_unknown(cluster: Cluster) -> None:
     cluster.isolate(1)
     cluster.propose(1, "a", waiter="w")
 

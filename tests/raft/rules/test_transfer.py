@@ -13,7 +13,7 @@ from raft.messages import NO_NODE, CampaignNow, Refusal, Standing, VoteRequest
 from raft.rules.transfer import best_follower, transfer_leadership
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, campaign_now, vote_reply
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, led
 
 
 def transfer(cluster: Cluster, leader: int, target: int) -> None:
@@ -21,9 +21,9 @@ def transfer(cluster: Cluster, leader: int, target: int) -> None:
     cluster.settle(leader)
 
 
-def test_a_target_that_does_not_answer_stops_proposals_once_and_is_then_refused() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_a_target_that_does_not_answer_stops_proposals_once_and_is_then_refused(
+    cluster: Cluster,
+) -> None:
     cluster.isolate(3)
     transfer(cluster, 1, 3)
     cluster.tick_all(ELECTION_TICKS)
@@ -38,15 +38,12 @@ def test_a_target_that_does_not_answer_stops_proposals_once_and_is_then_refused(
     assert cluster.leaders() == [3]
 
 
-def test_the_best_follower_is_one_that_answers() -> None:
+def test_the_best_follower_is_one_that_answers(cluster: Cluster) -> None:
     """Else a leader that has to go asks a dead node, is refused, and asks it again."""
-    cluster = Cluster()
-    cluster.elect(1)
     best = best_follower(cluster.state(1), asked_last=(0, NO_NODE))
     cluster.isolate(best)
     for _ in range(2 * ELECTION_TICKS):
-        cluster.tick(1, 1)
-        cluster.deliver()
+        cluster.beat(1, 1)
 
     other = best_follower(cluster.state(1), asked_last=(0, NO_NODE))
     assert other not in (best, NO_NODE)
@@ -55,39 +52,30 @@ def test_the_best_follower_is_one_that_answers() -> None:
     assert cluster.leaders() == [other]
 
 
-@pytest.mark.parametrize(
-    ("target", "complaint"), [(1, "no other voter"), (4, "no other voter"), (9, "no other voter")]
-)
-def test_senseless_targets_are_refused(target: int, complaint: str) -> None:
-    cluster = Cluster(voters=(1, 2, 3), learners=(4,))
-    cluster.elect(1)
-    with pytest.raises(TransferInvalidError, match=complaint):
+@pytest.mark.parametrize("target", [1, 4, 9])
+def test_senseless_targets_are_refused(target: int) -> None:
+    cluster = led(voters=(1, 2, 3), learners=(4,))
+    with pytest.raises(TransferInvalidError, match="no other voter"):
         transfer(cluster, 1, target)
 
 
 def test_an_only_voter_has_nobody_to_hand_over_to() -> None:
-    cluster = Cluster(voters=(1,), learners=(2,))
-    cluster.elect(1)
+    cluster = led(voters=(1,), learners=(2,))
     with pytest.raises(TransferInvalidError, match=r"^transfer refused: there is no other voter$"):
         transfer(cluster, 1, NO_NODE)
 
 
 def test_far_behind_target_is_refused() -> None:
-    cluster = Cluster(transfer_lag_entry_count_max=2)
-    cluster.elect(1)
+    cluster = led(transfer_lag_entry_count_max=2)
     cluster.isolate(3)
-    for body in "abc":
-        cluster.propose(1, body)
-    cluster.deliver()
+    cluster.replicate(1, "abc")
 
     with pytest.raises(TransferRefusedError, match="3 entries behind"):
         transfer(cluster, 1, 3)
 
 
-def test_target_whose_memory_is_in_doubt_is_refused() -> None:
+def test_target_whose_memory_is_in_doubt_is_refused(cluster: Cluster) -> None:
     """It may have acked what it lost: elected, it would begin without that."""
-    cluster = Cluster()
-    cluster.elect(1)
     match = cluster.state(1).log.last_index
     doubtful = append_reply(3, 1, 1, match=match, standing=Standing.RECOVERING, incarnation=1)
     cluster.receive(1, doubtful)
@@ -97,11 +85,8 @@ def test_target_whose_memory_is_in_doubt_is_refused() -> None:
 
 
 def test_a_long_log_is_no_lag() -> None:
-    cluster = Cluster(transfer_lag_entry_count_max=2)
-    cluster.elect(1)
-    for at in range(6):
-        cluster.propose(1, at)
-    cluster.deliver()
+    cluster = led(transfer_lag_entry_count_max=2)
+    cluster.replicate(1, range(6))
 
     transfer(cluster, 1, 3)
     cluster.deliver()
@@ -109,32 +94,26 @@ def test_a_long_log_is_no_lag() -> None:
     assert cluster.leaders() == [3]
 
 
-def test_second_transfer_is_refused_while_one_runs() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_second_transfer_is_refused_while_one_runs(cluster: Cluster) -> None:
     cluster.isolate(3)
     transfer(cluster, 1, 3)
     with pytest.raises(TransferRefusedError, match="under way"):
         transfer(cluster, 1, 2)
 
 
-def test_only_a_leader_transfers() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
+def test_only_a_leader_transfers(cluster: Cluster) -> None:
     with pytest.raises(NotLeaderError):
         transfer(cluster, 2, 3)
 
 
 def test_learner_does_not_follow_the_order() -> None:
-    cluster = Cluster(voters=(1, 2, 3), learners=(4,))
-    cluster.elect(1)
+    cluster = led(voters=(1, 2, 3), learners=(4,))
     cluster.receive(4, campaign_now(1, 4, 1))
     assert cluster.role(4) is Role.FOLLOWER
 
 
 def test_preferred_leader_takes_over_when_it_is_well() -> None:
-    cluster = Cluster(preferred_leader=3, preferred_retry_ticks=50)
-    cluster.elect(1)
+    cluster = led(preferred_leader=3, preferred_retry_ticks=50)
 
     cluster.tick_all(3 * ELECTION_TICKS)
     assert cluster.leaders() == [3]
@@ -149,8 +128,7 @@ def test_preferred_leader_takes_over_when_it_is_well() -> None:
 
 def test_preferred_leader_that_is_far_behind_is_not_tried_and_nothing_breaks() -> None:
     """It answers; the hand-over would be refused, and a refusal in a tick would end the node."""
-    cluster = Cluster(preferred_leader=3, transfer_lag_entry_count_max=1)
-    cluster.elect(1)
+    cluster = led(preferred_leader=3, transfer_lag_entry_count_max=1)
     for node in cluster.nodes.values():
         node.syncs_at_once = True
     progress = cluster.state(1).progress[3]
@@ -165,8 +143,7 @@ def test_preferred_leader_that_is_far_behind_is_not_tried_and_nothing_breaks() -
 
 
 def test_preferred_leader_is_not_tried_again_at_once() -> None:
-    cluster = Cluster(preferred_leader=3, preferred_retry_ticks=50)
-    cluster.elect(1)
+    cluster = led(preferred_leader=3, preferred_retry_ticks=50)
     cluster.cuts = {(1, 3)}
     cluster.state(1).preferred_next_tick = 0
     orders = []
@@ -181,8 +158,7 @@ def test_preferred_leader_is_not_tried_again_at_once() -> None:
 
 def test_preferred_leader_waits_while_leadership_moves_to_another_node() -> None:
     """A second hand-over would be refused, and a refusal in a tick would end the node."""
-    cluster = Cluster(preferred_leader=3)
-    cluster.elect(1)
+    cluster = led(preferred_leader=3)
     cluster.state(1).preferred_next_tick = 0
     cluster.cuts = {(1, 2)}
     transfer(cluster, 1, 2)

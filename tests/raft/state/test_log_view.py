@@ -9,13 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from raft.messages import NO_INDEX
 from raft.state.log_view import UNKNOWN_TERM, LogView
+from tests.raft.memory_log import runs_of
 from tests.seeds import examples
-
-
-def runs_of(lo: int, terms: list[int]) -> tuple[tuple[int, int], ...]:
-    return tuple(
-        (lo + at, term) for at, term in enumerate(terms) if at == 0 or terms[at - 1] != term
-    )
 
 
 class LogViewMachine(RuleBasedStateMachine):
@@ -51,7 +46,7 @@ class LogViewMachine(RuleBasedStateMachine):
         tail = self.terms[len(self.terms) - skip :]
         whole = tail + terms
         lo = self.last + 1
-        self.view.append_runs(lo, lo + len(terms), runs_of(lo - skip, whole))
+        self.view.append_runs(lo, lo + len(terms), runs_of(whole, lo - skip))
         self.terms += terms
 
     @precondition(lambda self: self.terms)
@@ -92,18 +87,18 @@ class LogViewMachine(RuleBasedStateMachine):
         lo = data.draw(st.integers(self.base + 1, self.last + 1))
         hi = data.draw(st.integers(lo, self.last + 1))
         part = self.terms[lo - self.base - 1 : hi - self.base - 1]
-        assert self.view.runs_of(lo, hi) == runs_of(lo, part)
+        assert self.view.runs_of(lo, hi) == runs_of(part, lo)
         count_max = data.draw(st.integers(1, 3))
         end = self.view.clip_runs(lo, hi, count_max=count_max)
         assert lo <= end <= hi
         assert len(self.view.runs_of(lo, end)) <= count_max
-        assert end == hi or len(runs_of(lo, self.terms[lo - self.base - 1 : end - self.base])) > (
+        assert end == hi or len(runs_of(self.terms[lo - self.base - 1 : end - self.base], lo)) > (
             count_max
         )
         last, hinted = self.view.hint(hi, count_max=count_max)
         assert last == min(hi, self.last)
         held = self.terms[: last - self.base]
-        assert hinted == runs_of(self.base + 1, held)[-count_max:]
+        assert hinted == runs_of(held, self.base + 1)[-count_max:]
 
     @rule(data=st.data())
     def compare(self, data: st.DataObject) -> None:
@@ -119,8 +114,8 @@ class LogViewMachine(RuleBasedStateMachine):
         expected = next(
             (lo + at for at, term in enumerate(other) if at >= len(own) or own[at] != term), hi
         )
-        assert self.view.first_conflict(lo, hi, runs_of(lo, other)) == expected
-        agreement = self.view.agreement(hi - 1, runs_of(lo, other))
+        assert self.view.first_conflict(lo, hi, runs_of(other, lo)) == expected
+        agreement = self.view.agreement(hi - 1, runs_of(other, lo))
         common = min(len(own), len(other))
         newest = [lo + at for at in range(common) if own[at] == other[at]]
         assert agreement == (newest[-1] if newest else lo - 1)
@@ -135,7 +130,7 @@ class LogViewMachine(RuleBasedStateMachine):
         assert view.term_of(self.last + 1) == UNKNOWN_TERM
         if self.base > NO_INDEX:
             assert view.term_of(self.base - 1) == UNKNOWN_TERM
-        assert view.all_runs() == runs_of(self.base + 1, self.terms)
+        assert view.all_runs() == runs_of(self.terms, self.base + 1)
 
 
 TestLogView = LogViewMachine.TestCase

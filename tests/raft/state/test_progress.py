@@ -13,15 +13,14 @@ from raft.rules import snapshot
 from raft.state.log_view import LogView
 from raft.state.progress import Progress, ProgressState
 from tests.raft.builders import append_reply
-from tests.raft.cluster import HEARTBEAT_TICKS, Cluster, state_of
-from tests.raft.memory_log import ENTRY_SIZE_BYTES
+from tests.raft.cluster import HEARTBEAT_TICKS, Cluster, led, state_of
+from tests.raft.memory_log import ENTRY_SIZE_BYTES, runs_of
 from tests.seeds import examples
 
 
 def flying_cluster(count: int, **limits: Any) -> Cluster:
     """Return a cluster with `count` proposals whose appends to node 2 are in flight."""
-    cluster = Cluster(**limits)
-    cluster.elect(1)
+    cluster = led(**limits)
     cluster.isolate(3)
     for at in range(count):
         cluster.propose(1, at)
@@ -57,12 +56,9 @@ def test_what_a_follower_may_have_got_and_not_acked_begins_there(
 
 def right_below_a_compacted_log() -> tuple[Cluster, Progress]:
     """A leader whose log begins behind entry 3, the next one of node 3."""
-    cluster = Cluster()
-    cluster.elect(1)
+    cluster = led()
     cluster.isolate(3)
-    for body in "abcd":
-        cluster.propose(1, body)
-    cluster.deliver()
+    cluster.replicate(1, "abcd")
     core = cluster.nodes[1].core
     snapshot.snapshot_durable(core.state, snapshot.meta_at(core.state, 3))
     core.compact_to(3)
@@ -171,16 +167,8 @@ def test_backing_up_takes_few_steps(leader: list[int], follower: list[int], coun
     assert refusals <= 1 or count_max < len(set(follower))
 
 
-def runs_of(terms: list[int]) -> list[tuple[int, int]]:
-    return [(at, term) for at, term in enumerate(terms) if at == 0 or terms[at - 1] != term]
-
-
-def test_stale_refusals_are_ignored() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    for at in range(5):
-        cluster.propose(1, at)
-    cluster.deliver()
+def test_stale_refusals_are_ignored(cluster: Cluster) -> None:
+    cluster.replicate(1, range(5))
     progress = cluster.state(1).progress[2]
     assert (progress.match, progress.next) == (5, 6)
 
@@ -247,11 +235,8 @@ def test_page_sizes_do_not_change_results(limits: dict[str, Any]) -> None:
         1: state_of([1, 2, 3, 4, 5, 6], term=6),
         2: state_of([1, 2, 2, 2, 2, 2, 2, 2], term=6),
     }
-    cluster = Cluster(states=states, **limits)
-    cluster.elect(1)
-    for at in range(5):
-        cluster.propose(1, at)
-    cluster.deliver()
+    cluster = led(states=states, **limits)
+    cluster.replicate(1, range(5))
     cluster.tick_all(2 * HEARTBEAT_TICKS)
 
     expected = [1, 2, 3, 4, 5, 6, 7, 7, 7, 7, 7, 7]

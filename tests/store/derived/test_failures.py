@@ -13,6 +13,7 @@ from store.errors import FileSystemError
 from store.files import failpoints
 from store.files.file_system import FileSystem
 from tests.store.crash_check import FILE, crash_config, open_store
+from tests.store.overwrites import flip
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import batch
 from tests.store.shipped_stores import killed
@@ -123,9 +124,7 @@ def test_damage_in_an_old_file_does_not_end_retention(tmp_path: Path) -> None:
         fill(store.put)
         file_count = len(store.log.files.files)
     path = tmp_path / "dledger-n0" / "data" / fmt.file_name(2 * FILE)
-    data = bytearray(path.read_bytes())
-    data[100] ^= 1  # In the first entry.
-    path.write_bytes(data)
+    flip(path, 100)  # In the first entry.
     with open_store(str(tmp_path), config) as store:
         store._clock = lambda: now + 1000
         assert store.delete_expired() == 0

@@ -19,6 +19,7 @@ from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.files.meta_file import META_SIZE_BYTES_MAX, Json, MetaFile
 from store.files.staging import TEMPORARY_SUFFIX
+from tests.store.overwrites import bit_flips
 from tests.store.power_loss import PowerLossFileSystem
 
 FS = FileSystem()
@@ -78,9 +79,7 @@ def test_every_bit_flip_of_the_newest_is_refused(tmp_path: Path, count: int) -> 
     saved(tmp_path, count)
     path = tmp_path / newest(count)
     original = path.read_bytes()
-    for bit in range(len(original) * 8):
-        data = bytearray(original)
-        data[bit // 8] ^= 1 << bit % 8
+    for _, data in bit_flips(original):
         path.write_bytes(data)
         with pytest.raises(CorruptionError):
             load(tmp_path)

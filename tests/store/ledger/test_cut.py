@@ -81,9 +81,8 @@ def test_committed_entries_are_never_cut(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("then", ["append", "append raw", "the same cut", "another cut"])
-def test_a_cut_that_was_stopped_is_finished_before_anything_else(
-    ledger: Ledger, tmp_path: Path, then: str
-) -> None:
+def test_a_cut_that_was_stopped_is_finished_before_anything_else(tmp_path: Path, then: str) -> None:
+    ledger = new_ledger(tmp_path)
     add(ledger, 20)
     end = ledger.position_of(5)
     raw = ledger.read_range(5, 6, FILE)
@@ -155,9 +154,8 @@ def test_retention_moves_the_first_index_and_the_first_entry_stays_checked(tmp_p
     assert [ledger.entry(n) for n in range(first, len(entries))] == entries[first:]
     check_whole(ledger)
     ledger.close()
-    data = bytearray(data_file(tmp_path, 2 * FILE).read_bytes())
-    data[16 + 7] ^= 1  # The term: nothing but the chain from the deleted entry covers it here.
-    data_file(tmp_path, 2 * FILE).write_bytes(data)
+    # The term: nothing but the chain from the deleted entry covers it here.
+    flip(data_file(tmp_path, 2 * FILE), 16 + 7)
     with pytest.raises(CorruptionError, match=r"term|chain CRC"):
         open_ledger(tmp_path, 2 * FILE + 1)
 
@@ -171,10 +169,9 @@ def test_the_last_file_with_an_entry_is_never_deleted(ledger: Ledger, tmp_path: 
 
 @pytest.mark.parametrize("how", ["cut", "torn"])
 def test_a_log_that_lost_all_behind_retention_goes_on_where_others_expect_it(
-    tmp_path: Path, how: str
+    ledger: Ledger, tmp_path: Path, how: str
 ) -> None:
     """The next entry fits behind the last deleted one, so that is where all replicas put it."""
-    ledger = new_ledger(tmp_path)
     grow(ledger, Random(4), FILE + 100)
     first = ledger.last_index
     before, chain_crc = ledger.header(first - 1), ledger.chain_crc_at(first - 1)
@@ -198,9 +195,8 @@ def test_a_log_that_lost_all_behind_retention_goes_on_where_others_expect_it(
     assert ledger.last_index == first
 
 
-def test_a_cut_behind_retention_keeps_what_is_before_it(tmp_path: Path) -> None:
+def test_a_cut_behind_retention_keeps_what_is_before_it(ledger: Ledger, tmp_path: Path) -> None:
     """The log begins in a file that is gone; only a cut of its very first entry goes back there."""
-    ledger = new_ledger(tmp_path)
     grow(ledger, Random(4), 2 * FILE + 3000)
     ledger.delete_first()
     cut = ledger.last_index - 2
@@ -293,8 +289,7 @@ def test_a_log_whose_first_files_or_start_are_missing_is_refused(tmp_path: Path)
         open_ledger(tmp_path)
 
 
-def test_a_start_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_a_start_that_is_no_number_is_refused(ledger: Ledger, tmp_path: Path) -> None:
     grow(ledger, Random(5), 2 * FILE)
     ledger.delete_first()
     ledger.close()

@@ -149,9 +149,8 @@ def test_the_check_of_a_whole_log_hands_every_byte_to_one_pure_check(
     ledger.close()
 
 
-def test_a_wrong_link_refuses_a_good_entry(tmp_path: Path) -> None:
+def test_a_wrong_link_refuses_a_good_entry(ledger: Ledger) -> None:
     """The chain: an entry is good behind one history only."""
-    ledger = new_ledger(tmp_path)
     for _ in range(2):
         ledger.append_entry(KIND_NO_OP, 2, b"x")
     data = ledger.read_range(1, 2, FILE)

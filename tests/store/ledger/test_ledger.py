@@ -93,8 +93,7 @@ def test_golden_bytes_are_read_back(tmp_path: Path) -> None:
     assert list(ledger.record_runs(0, 182)) == [(48, GOLDEN)]
 
 
-def test_a_reader_of_dledger_reads_our_files(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_a_reader_of_dledger_reads_our_files(ledger: Ledger, tmp_path: Path) -> None:
     grow(ledger, Random(1), 3 * FILE)
     expected = [ledger.entry(n) for n in range(ledger.last_index + 1)]
     ledger.close()
@@ -115,9 +114,8 @@ def test_a_reader_of_dledger_reads_our_files(tmp_path: Path) -> None:
 # --- Placement ---
 
 
-def test_a_file_ends_with_a_blank_whose_every_byte_is_determined(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+def test_a_file_ends_with_a_blank_whose_every_byte_is_determined(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
     while ledger.max_position < FILE:
         end = add(ledger)
         last_in_file = ledger.position_of(ledger.last_index)

@@ -33,6 +33,7 @@ from tests.store.ledgers import (
     new_ledger,
     ship,
 )
+from tests.store.overwrites import bit_flips
 
 
 def changed(raw: bytes, change: dict[str, int]) -> bytes:
@@ -79,11 +80,9 @@ def test_a_follower_refuses_every_flipped_bit_and_writes_nothing(
     follower = new_ledger(tmp_path / "follower")
     raw = ledger.read_range(0, 3, FILE)
     before = image(tmp_path / "follower")
-    for bit in range(len(raw) * 8):
-        bad = bytearray(raw)
-        bad[bit // 8] ^= 1 << bit % 8
+    for _, bad in bit_flips(raw):
         with pytest.raises(ForeignEntryError):
-            append_raw(follower, bytes(bad))
+            append_raw(follower, bad)
     assert image(tmp_path / "follower") == before
     assert append_raw(follower, raw) == (0, 2)
 
@@ -97,11 +96,9 @@ def test_an_entry_that_comes_alone_is_refused_with_any_bit_flipped(
     follower = new_ledger(tmp_path / "follower")
     append_raw(follower, ledger.read_range(0, 1, FILE))
     raw = ledger.read_range(1, 2, 1)
-    for bit in range(len(raw) * 8):
-        bad = bytearray(raw)
-        bad[bit // 8] ^= 1 << bit % 8
+    for _, bad in bit_flips(raw):
         with pytest.raises(ForeignEntryError):
-            append_raw(follower, bytes(bad))
+            append_raw(follower, bad)
     for cut in range(len(raw)):
         with pytest.raises(ForeignEntryError):
             append_raw(follower, raw[:cut])

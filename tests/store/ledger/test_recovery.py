@@ -1,16 +1,18 @@
 """Recovery of a ledger: torn tails, two crashes in a row, the index, power loss, bounds."""
 
+import struct
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from store.errors import LayoutError, StoreError
+from store.errors import CorruptionError, LayoutError, StoreError
 from store.files import failpoints
 from store.files.file_system import FileSystem
-from store.ledger.entry import KIND_NO_OP, Entry
+from store.ledger.entry import KIND_NO_OP, ChainLink, Entry
 from store.ledger.ledger import Ledger
 from store.ledger.recovery import recover_ledger
+from tests.store.entries import encode_entry
 from tests.store.ledger.whole import check_whole
 from tests.store.ledgers import (
     CONFIG,
@@ -24,6 +26,7 @@ from tests.store.ledgers import (
     new_ledger,
     open_ledger,
 )
+from tests.store.overwrites import flip, overwrite
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.written_ranges import WrittenRanges
 
@@ -36,9 +39,8 @@ def entries(ledger: Ledger) -> list[Entry]:
 
 
 @pytest.mark.parametrize("fill", [0x00, 0xFF])
-def test_cut_at_every_byte(tmp_path: Path, fill: int) -> None:
+def test_cut_at_every_byte(ledger: Ledger, tmp_path: Path, fill: int) -> None:
     """S08: after a cut at any byte of the last three batches, whole batches remain and no more."""
-    ledger = new_ledger(tmp_path)
     ends = [add(ledger, records=2, size_bytes=10) for _ in range(6)]
     ledger.close()
     path, whole = data_file(tmp_path), data_file(tmp_path).read_bytes()
@@ -56,10 +58,9 @@ def test_cut_at_every_byte(tmp_path: Path, fill: int) -> None:
         assert path.read_bytes() == whole[:good].ljust(FILE, b"\0"), f"cut at {cut}"
 
 
-def test_bytes_that_no_sync_has_proven_are_written_again(tmp_path: Path) -> None:
+def test_bytes_that_no_sync_has_proven_are_written_again(ledger: Ledger, tmp_path: Path) -> None:
     """S02: after a sync that failed the page cache holds pages as clean that the disk lacks. A sync
     succeeds then and writes nothing, so what the recovery accepts has to be written."""
-    ledger = new_ledger(tmp_path)
     ends = [add(ledger) for _ in range(6)]
     ledger.close()
     fs, before = WrittenRanges(), data_file(tmp_path).read_bytes()
@@ -72,9 +73,8 @@ def test_bytes_that_no_sync_has_proven_are_written_again(tmp_path: Path) -> None
     assert data_file(tmp_path).read_bytes() == before
 
 
-def test_old_bytes_do_not_revive_after_two_crashes(tmp_path: Path) -> None:
+def test_old_bytes_do_not_revive_after_two_crashes(ledger: Ledger, tmp_path: Path) -> None:
     """S07: a torn batch is cut, one of its size replaces it, and the old rest would line up."""
-    ledger = new_ledger(tmp_path)
     ends = [add(ledger) for _ in range(6)]
     ledger.close()
     path = data_file(tmp_path)
@@ -93,16 +93,13 @@ def test_old_bytes_do_not_revive_after_two_crashes(tmp_path: Path) -> None:
     assert report.cut_size_bytes == 0
 
 
-def test_a_torn_entry_takes_the_files_behind_it_with_it(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_a_torn_entry_takes_the_files_behind_it_with_it(ledger: Ledger, tmp_path: Path) -> None:
     grow(ledger, Random(1), 3 * FILE + 500)
     index = ledger.index_at_position(FILE + 9000)
     at = ledger.position_of(index)
     ledger.close()
     path = data_file(tmp_path, FILE)
-    bad = bytearray(path.read_bytes())
-    bad[at - FILE + 50] ^= 1
-    path.write_bytes(bad)
+    flip(path, at - FILE + 50)
     ledger, report = open_ledger(tmp_path, at)
     assert (ledger.max_position, ledger.last_index, report.first_cut_index) == (
         at,
@@ -113,9 +110,8 @@ def test_a_torn_entry_takes_the_files_behind_it_with_it(tmp_path: Path) -> None:
     check_whole(ledger)
 
 
-def test_a_blank_without_an_entry_behind_it_is_taken_back(tmp_path: Path) -> None:
+def test_a_blank_without_an_entry_behind_it_is_taken_back(ledger: Ledger, tmp_path: Path) -> None:
     """A crash right between the blank and the entry that did not fit."""
-    ledger = new_ledger(tmp_path)
     grow(ledger, Random(2), FILE + 1)
     last = ledger.header(ledger.last_index - 1)
     end = last.position + last.size_bytes
@@ -213,8 +209,7 @@ def test_power_loss_keeps_all_that_was_synced(tmp_path: Path, seed: int) -> None
 # --- Where it begins ---
 
 
-def test_only_files_from_the_mark_on_are_read(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_only_files_from_the_mark_on_are_read(ledger: Ledger, tmp_path: Path) -> None:
     grow(ledger, Random(4), 6 * FILE + 5000)
     runs, tail = ledger.term_runs(), ledger.tail
     ledger.close()
@@ -229,9 +224,8 @@ def test_only_files_from_the_mark_on_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["first entry", "entry before", "unit before"])
 def test_the_walk_begins_earlier_where_a_file_does_not_prove_what_is_before_it(
-    tmp_path: Path, what: str
+    ledger: Ledger, tmp_path: Path, what: str
 ) -> None:
-    ledger = new_ledger(tmp_path)
     grow(ledger, Random(5), 4 * FILE + 5000)
     first = ledger.index_at_position(4 * FILE)
     before = ledger.header(first - 1)
@@ -247,9 +241,7 @@ def test_the_walk_begins_earlier_where_a_file_does_not_prove_what_is_before_it(
         path, at = data_file(tmp_path, 3 * FILE), before.position - 3 * FILE + 37
     else:
         path, at = data_file(tmp_path, 4 * FILE), 37
-    bad = bytearray(path.read_bytes())
-    bad[at] ^= 1
-    path.write_bytes(bad)
+    flip(path, at)
     ledger, report = open_ledger(tmp_path, 3 * FILE - 40 if what != "unit before" else 4 * FILE + 9)
     if what == "unit before":
         assert report.scanned_from_position == 3 * FILE
@@ -270,10 +262,9 @@ def test_the_walk_begins_earlier_where_a_file_does_not_prove_what_is_before_it(
 @pytest.mark.parametrize("damage", ["gone", "zero", "garbage", "odd size", "gap", "short", "late"])
 @pytest.mark.parametrize("is_mark_known", [True, False])
 def test_the_index_is_rebuilt_from_the_data(
-    tmp_path: Path, damage: str, is_mark_known: bool
+    ledger: Ledger, tmp_path: Path, damage: str, is_mark_known: bool
 ) -> None:
     """Also when the walk would begin far behind what is missing."""
-    ledger = new_ledger(tmp_path)
     grow(ledger, Random(6), 5 * FILE)
     while ledger.last_index < 450:
         ledger.append_entry(KIND_NO_OP, ledger.term, b"")
@@ -303,9 +294,8 @@ def test_the_index_is_rebuilt_from_the_data(
     assert image(tmp_path) == good
 
 
-def test_the_units_of_the_oldest_entries_are_rebuilt_too(tmp_path: Path) -> None:
+def test_the_units_of_the_oldest_entries_are_rebuilt_too(ledger: Ledger, tmp_path: Path) -> None:
     """The first data file holds two entries, and the index has a unit of the second one alone."""
-    ledger = new_ledger(tmp_path)
     ledger.reset(127, 0, 0, 1)
     for _ in range(3):
         ledger.append_entry(KIND_NO_OP, 1, bytes(FILE // 3))
@@ -341,9 +331,7 @@ def test_index_units_are_rewritten_from_the_first_difference_on(tmp_path: Path) 
         ledger.append_entry(KIND_NO_OP, 1, b"")
     ledger.close()
     good, path = image(tmp_path), index_file(tmp_path, 4096)
-    bad = bytearray(path.read_bytes())
-    bad[10 * 32 + 30] ^= 1
-    path.write_bytes(bad)
+    flip(path, 10 * 32 + 30)
     index_file(tmp_path, 8192).write_bytes(b"\1" * 4096)
     ledger, report = open_ledger(tmp_path, 0)
     assert report.rewritten_unit_count == 300 - 138
@@ -351,8 +339,7 @@ def test_index_units_are_rewritten_from_the_first_difference_on(tmp_path: Path) 
     assert image(tmp_path) == good
 
 
-def test_units_behind_the_end_are_removed(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_units_behind_the_end_are_removed(ledger: Ledger, tmp_path: Path) -> None:
     add(ledger, 300)
     at = ledger.position_of(100)
     ledger.close()
@@ -398,9 +385,7 @@ def test_each_file_system_call_of_an_open_may_fail_once(tmp_path: Path) -> None:
     at = ledger.position_of(ledger.last_index - 20)
     ledger.close()
     path = data_file(source, at // FILE * FILE)
-    bad = bytearray(path.read_bytes())
-    bad[at % FILE + 45] ^= 1
-    path.write_bytes(bad)
+    flip(path, at % FILE + 45)
     index_file(source, 4096).write_bytes(bytes(4096))
     copy_ledger(source, tmp_path / "good")
     with failpoints.census() as passes:
@@ -421,3 +406,147 @@ def test_each_file_system_call_of_an_open_may_fail_once(tmp_path: Path) -> None:
         assert (report.end_position, report.last_index) == (at, expected.last_index)
         ledger.close()
         assert image(root) == good, f"{name} failed at pass {nth}"
+
+
+# --- S05 and S16: what is above the durable mark may be cut, what is below it never is ---
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """A log of five entries in one file, and where each begins; the last element is the end."""
+    root = tmp_path_factory.mktemp("five")
+    ledger = new_ledger(root)
+    begins = [0, *(add(ledger, records=2) for _ in range(5))]
+    ledger.close()
+    return root, begins
+
+
+DAMAGE = {  # Field: (byte of the entry, what is written there).
+    "magic": (0, b"\0\0\0\0"),
+    "size": (4, b"\0\0\1\0"),
+    "index": (8, struct.pack(">q", 9)),
+    "term": (16, struct.pack(">q", -1)),
+    "position": (24, struct.pack(">q", 17)),
+    "kind": (32, b"\0\0\0\7"),
+    "chain CRC": (36, b"ABCD"),
+    "body CRC": (60, b"flip"),
+}
+
+
+@pytest.mark.parametrize("field", DAMAGE)
+@pytest.mark.parametrize("number", [0, 2, 4])
+def test_torn_tail_vs_corruption(
+    tmp_path: Path, five: tuple[Path, list[int]], number: int, field: str
+) -> None:
+    """S05, D7: the same damage is a torn tail above the mark and corruption below it."""
+    source, begins = five
+    copy_ledger(source, tmp_path)
+    path, at = data_file(tmp_path), begins[number]
+    good = path.read_bytes()
+    offset, wrong = DAMAGE[field]
+    bad = good[: at + offset] + wrong + good[at + offset + len(wrong) :]
+    path.write_bytes(bad)
+    before = image(tmp_path)
+    for mark, index in ((begins[number] + 1, -1), (begins[number + 1], number), (0, number)):
+        with pytest.raises(CorruptionError) as caught:
+            open_ledger(tmp_path, mark, durable_index=index)
+        error = caught.value
+        assert (error.path, error.field) == (str(path), field)
+        assert at <= error.at < at + 48
+        assert error.expected != error.actual
+        assert image(tmp_path) == before, "the evidence is kept"
+    ledger, report = open_ledger(tmp_path, at, durable_index=number - 1)
+    assert (ledger.last_index, ledger.max_position) == (number - 1, at)
+    assert (report.first_cut_index, report.cut_size_bytes) == (number, begins[-1] - at)
+    assert field in report.cut_reason
+    ledger.close()
+    assert path.read_bytes() == good[:at] + bytes(FILE - at)
+
+
+def test_damage_in_a_blank_is_corruption_below_the_mark_and_a_tail_above(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path / "a")
+    grow(ledger, Random(1), FILE + 1)
+    last = ledger.last_index
+    before = ledger.header(last - 1)
+    lo = before.position + before.size_bytes
+    ledger.close()
+    path = data_file(tmp_path / "a")
+    for at, field in ((lo, "magic"), (lo + 5, "blank size"), (lo + 9, "pad"), (FILE - 1, "pad")):
+        target = tmp_path / f"{at}"
+        copy_ledger(tmp_path / "a", target)
+        bad = bytearray(path.read_bytes())
+        bad[at] ^= 0x40
+        data_file(target).write_bytes(bad)
+        with pytest.raises(CorruptionError) as caught:
+            open_ledger(target, lo + 1)
+        assert (caught.value.path, caught.value.field) == (str(data_file(target)), field)
+        assert caught.value.at == (lo + 4 if field == "blank size" else at if at > lo else lo)
+        ledger, report = open_ledger(target, lo)
+        assert (ledger.max_position, report.first_cut_index) == (lo, last)
+        assert len(ledger.files.files) == 1
+        ledger.close()
+
+
+def test_too_few_bytes_are_corruption_too(tmp_path: Path, five: tuple[Path, list[int]]) -> None:
+    copy_ledger(five[0], tmp_path)
+    end = five[1][-1]
+    with pytest.raises(CorruptionError, match="magic is 0, expected 1"):
+        open_ledger(tmp_path, end + 1)
+    with pytest.raises(CorruptionError):
+        open_ledger(tmp_path, end, durable_index=5)
+    for path in (tmp_path / "dledger-n0" / "data").iterdir():
+        path.unlink()
+    with pytest.raises(CorruptionError, match=r"log end .*expected bytes up to 1"):
+        open_ledger(tmp_path, 1)
+    with pytest.raises(CorruptionError, match=r"log end .*entries up to 4"):
+        open_ledger(tmp_path, 0, durable_index=4)
+    ledger, _ = open_ledger(tmp_path, 0)
+    assert ledger.last_index == -1
+
+
+def _revive(ledger: Ledger, old: bytes) -> None:
+    """Put old bytes right behind the end, as if they had never been zeroed."""
+    last = ledger.files.files[-1]
+    at = ledger.max_position - last.position
+    overwrite(last, at, old)
+
+
+def test_a_stale_entry_that_lines_up_never_chains(ledger: Ledger, tmp_path: Path) -> None:
+    """Index, term, position and both sizes fit; only the history is another one."""
+    ledger.append_entry(KIND_NO_OP, 1, b"aaaa")
+    ledger.append_entry(KIND_NO_OP, 1, b"bbbb")
+    old = ledger.read_range(1, 2, FILE)
+    ledger.truncate_from(0, commit_index=-1)
+    ledger.append_entry(KIND_NO_OP, 1, b"AAAA")
+    _revive(ledger, old)
+    ledger.close()
+    ledger, report = open_ledger(tmp_path, 0)
+    assert (ledger.last_index, report.cut_size_bytes) == (0, 52)
+    assert "chain CRC" in report.cut_reason
+    link = ChainLink(0, 1, ledger.tail.link.chain_crc)
+    _revive(ledger, encode_entry(KIND_NO_OP, link, ledger.max_position, b"bbbb"))
+    ledger.close()
+    ledger, _ = open_ledger(tmp_path, 0)
+    assert ledger.last_index == 1, "the test can tell: with the right chain it is taken"
+
+
+@pytest.mark.parametrize("tail", [b"", b"\0\0\0\1", b"\xff" * 300, b"\xff\xff\xff\xff\0\0\1\0"])
+@pytest.mark.parametrize("keep", [0, 7, 47, 48, 200])
+def test_twice_is_once(
+    tmp_path: Path, five: tuple[Path, list[int]], tail: bytes, keep: int
+) -> None:
+    """S16: the first recovery does all there is to do."""
+    source, begins = five
+    copy_ledger(source, tmp_path)
+    path = data_file(tmp_path)
+    path.write_bytes((path.read_bytes()[: begins[3] + keep] + tail).ljust(FILE, b"\0"))
+    ledger, first = open_ledger(tmp_path, begins[2])
+    ledger.close()
+    once = image(tmp_path)
+    ledger, second = open_ledger(tmp_path, begins[2])
+    ledger.close()
+    assert image(tmp_path) == once
+    assert (first.end_position, second.end_position) == (begins[3], begins[3])
+    assert (second.cut_size_bytes, second.first_cut_index, second.cut_reason) == (0, -1, "")
+    assert second.rewritten_unit_count == 0
+    assert once[f"data/{0:020d}"] == path.read_bytes()[: begins[3]].ljust(FILE, b"\0")

@@ -13,6 +13,7 @@ from store.ledger.ledger import Ledger
 from store.ledger.verify import check_range
 from tests.store.ledger.whole import check_whole, damage_of
 from tests.store.ledgers import FILE, data_file, grow, index_file, new_ledger, open_ledger
+from tests.store.overwrites import flip, overwrite
 
 
 class Damaged:
@@ -29,14 +30,6 @@ class Damaged:
     def place(self, index: int) -> tuple[Path, int]:
         position = self.ledger.position_of(index)
         return data_file(self.root, position // FILE * FILE), position % FILE
-
-    def write(self, path: Path, at: int, data: bytes) -> None:
-        with path.open("r+b") as file:
-            file.seek(at)
-            file.write(data)
-
-    def flip(self, path: Path, at: int) -> None:
-        self.write(path, at, bytes([path.read_bytes()[at] ^ 1]))
 
     def damage(self) -> tuple[str, int, str] | None:
         """The file, the byte and the field of the first damage."""
@@ -64,13 +57,13 @@ def test_each_damaged_entry_is_found_where_it_is(log: Damaged, field_at: int) ->
     for index in (2, last, first, log.ledger.last_index):  # Also beside a blank.
         assert log.ledger.header(index).size_bytes > 61
         path, at = log.place(index)
-        log.flip(path, at + field_at)
+        flip(path, at + field_at)
         problem = damage_of(log.ledger)
         assert problem is not None
         assert problem.path == str(path)
         assert at <= problem.at < at + 48
         assert problem.expected != problem.actual
-        log.flip(path, at + field_at)
+        flip(path, at + field_at)
     check_whole(log.ledger)
 
 
@@ -80,29 +73,29 @@ def test_blank_tail_and_hole_are_checked(log: Damaged) -> None:
     blank_at = before.position + before.size_bytes
     tail_at = log.ledger.max_position - 2 * FILE
     for at in (blank_at + 5, FILE - 1):
-        log.flip(data_file(log.root), at)
+        flip(data_file(log.root), at)
         problem = log.damage()
         assert problem is not None
         assert problem[:2] == (first, blank_at + 4 if at < blank_at + 8 else at)
-        log.flip(data_file(log.root), at)
+        flip(data_file(log.root), at)
     for at in (tail_at, FILE - 1):
-        log.flip(data_file(log.root, 2 * FILE), at)
+        flip(data_file(log.root, 2 * FILE), at)
         assert log.damage() == (str(data_file(log.root, 2 * FILE)), at, "unused byte")
-        log.flip(data_file(log.root, 2 * FILE), at)
+        flip(data_file(log.root, 2 * FILE), at)
     log.ledger.reset(100, 5 * FILE + 3000, 1, 99)
     assert log.damage() is None
-    log.flip(data_file(log.root, 5 * FILE), 2999)
+    flip(data_file(log.root, 5 * FILE), 2999)
     assert log.damage() == (str(data_file(log.root, 5 * FILE)), 2999, "unused byte")
 
 
 def test_an_index_that_disagrees_is_named_as_such(log: Damaged) -> None:
     first = str(index_file(log.root))
-    log.flip(index_file(log.root), 7 * 32 + 11)
+    flip(index_file(log.root), 7 * 32 + 11)
     assert log.damage() == (first, 7 * 32, "index unit of entry 7")
-    log.flip(index_file(log.root), 7 * 32 + 11)
+    flip(index_file(log.root), 7 * 32 + 11)
     while log.ledger.last_index < 130:
         log.ledger.append_entry(KIND_NO_OP, log.ledger.term, b"")
-    log.flip(index_file(log.root, 4096), 2 * 32 + 11)
+    flip(index_file(log.root, 4096), 2 * 32 + 11)
     second = str(index_file(log.root, 4096))
     assert log.damage() == (second, 2 * 32, "index unit of entry 130")
 
@@ -122,13 +115,13 @@ def test_a_bad_sector_is_damage(log: Damaged) -> None:
 def test_only_the_range_that_was_asked_for_is_checked(log: Damaged) -> None:
     ledger = log.ledger
     path, at = log.place(ledger.last_index)
-    log.flip(path, at + 37)
+    flip(path, at + 37)
     last_file, end = ledger.index_at_position(2 * FILE), ledger.last_index + 1
     check_range(ledger, 0, last_file)
     with pytest.raises(CorruptionError):
         check_range(ledger, last_file, end)
     path, at = log.place(0)
-    log.flip(path, at + 41)
+    flip(path, at + 41)
     check_range(ledger, 1, 5)
     with pytest.raises(CorruptionError):
         check_range(ledger, 0, 5)
@@ -137,8 +130,8 @@ def test_only_the_range_that_was_asked_for_is_checked(log: Damaged) -> None:
 def test_an_entry_that_was_not_asked_for_is_no_damage_when_the_index_is_mute(log: Damaged) -> None:
     """Without the index the check reads on behind the range; what it meets there is left out."""
     path, at = log.place(21)
-    log.flip(path, at + 37)
-    log.write(index_file(log.root), 20 * 32, bytes(32))
+    flip(path, at + 37)
+    overwrite(index_file(log.root), 20 * 32, bytes(32))
     with pytest.raises(CorruptionError) as caught:
         check_range(log.ledger, 0, 21)
     assert caught.value.field == "index unit of entry 20"

@@ -18,6 +18,7 @@ from store.log.shipped_log import ShippedLog
 from store.record.message import encode_message
 from store.replicated.shipped_store import ShippedStore
 from tests.store.files.test_new_names import LazySource, NoLuck
+from tests.store.overwrites import flip
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch, record
 from tests.store.shipped_stores import (
@@ -229,9 +230,7 @@ def test_damaged_bytes_of_an_earlier_process_are_not_shipped(
     sync(master)
     image = killed(tmp_path / "master", tmp_path / "image")
     first = next(iter(sorted((image / "commitlog").iterdir())))
-    data = bytearray(first.read_bytes())
-    data[500] ^= 1
-    first.write_bytes(data)
+    flip(first, 500)
     with open_store(image) as store:
         log = store.shipped
         hi = log.ship_end(0, log.end_position, 3000, LAST)

@@ -1,6 +1,5 @@
 """Scrubbing: every byte of what is sealed is read from the disk again, and no damage is missed."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +16,7 @@ from store.maintenance.scrub import CommitLogScrubber, LedgerScrubber, Piece, Sc
 from store.replicated.shipped_store import ShippedStore
 from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck
 from tests.store.ledgers import image, index_file, open_ledger
+from tests.store.overwrites import overwrite
 from tests.store.shipped_stores import filled, sync
 from tests.store.shipped_stores import open_store as open_shipped
 
@@ -44,9 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Wreck:
 
 @pytest.fixture
 def wreck(made: Wreck) -> Wreck:
-    shutil.rmtree(made.root)
-    shutil.copytree(made.intact, made.root)
-    return made
+    return made.renew()
 
 
 def open_wreck(wreck: Wreck, fs: FileSystem | None = None) -> Ledger:
@@ -235,9 +233,7 @@ def test_checked_ranges_leave_the_page_cache_before_a_read(wreck: Wreck) -> None
 def test_a_wrong_index_is_put_right(wreck: Wreck, ledger: Ledger) -> None:
     before = image(wreck.root)
     path = index_file(wreck.root)
-    with path.open("r+b") as file:
-        file.seek(3 * 32 + 8)
-        file.write(b"\xff\xff")
+    overwrite(path, 3 * 32 + 8, b"\xff\xff")
     assert image(wreck.root) != before
     scrub = scrubber(ledger)
     pieces = pass_of(scrub)
@@ -352,9 +348,7 @@ def test_a_plain_log_is_read_as_far_as_its_checksums_reach(tmp_path: Path) -> No
         assert damage(pieces) == []
         assert sum(piece.size_bytes for piece in pieces) == scrub.sealed_size_bytes
         body_at = files[1].read(files[1].position, 4000).index(b"......")
-        with Path(files[1].path).open("r+b") as file:
-            file.seek(body_at)
-            file.write(b"?")
+        overwrite(files[1].path, body_at, b"?")
         places = damage(pass_of(scrub))
         assert [name for name, _ in places] == [Path(files[1].path).name]
 

@@ -22,6 +22,7 @@ from store.record.encoder import OwnRecords
 from store.record.inner_batches import InnerBatches
 from store.record.message import decode_message, encode_message, record_layout, tags_code
 from store.record.stamp import CHECKED_COUNT_MAX, KEY_COUNT_MAX, Stamped, Stamper
+from tests.store.overwrites import bit_flips
 
 NOW = 1_700_000_000_123
 HOST = ("127.0.0.1", 10911)
@@ -192,10 +193,8 @@ def test_the_property_crc_covers_the_whole_record() -> None:
     covered = len(patched) - fmt.PROPERTY_CRC_SIZE_BYTES
     digits = patched[covered + 9 : -1]
     assert int(digits[::-1]) == zlib.crc32(patched[:covered]) & 0x7FFFFFFF
-    for bit in range(len(patched) * 8):
-        flipped = bytearray(patched)
-        flipped[bit // 8] ^= 1 << bit % 8
-        checked = check_records(bytes(flipped), 4096, require_property_crc=True)
+    for bit, flipped in bit_flips(patched):
+        checked = check_records(flipped, 4096, require_property_crc=True)
         assert checked.problem is not None or checked.end == 0, f"bit {bit} is not detected"
     assert check_records(patched, 4096, require_property_crc=True).end == len(patched)
     without_crc, _ = stamp(GOOD)
@@ -266,10 +265,8 @@ def test_records_behind_a_known_one_are_checked_as_the_first_is() -> None:
     stamped, _ = stamp(good, knowing)
     assert stamped != good
     for lead in (b"", good):
-        for bit in range(len(good) * 8):
-            flipped = bytearray(good)
-            flipped[bit // 8] ^= 1 << bit % 8
-            data = lead + bytes(flipped)
+        for bit, flipped in bit_flips(good):
+            data = lead + flipped
             new = Stamper(StoreConfig(body_size_bytes_max=300))
             assert outcome(data, knowing) == outcome(data, new), f"bit {bit}"
         for cut in range(len(good)):

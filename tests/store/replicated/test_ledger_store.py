@@ -28,12 +28,14 @@ from store.files.meta_file import MetaFile
 from store.fsck.plan import plan
 from store.fsck.repair import apply
 from store.fsck.types import Severity
-from store.ledger.entry import KIND_NO_OP
+from store.ledger.entry import KIND_NO_OP, ChainLink
 from store.replicated.ledger_store import ReplicaStore
 from tests.patience import PATIENCE_S, wait_for
 from tests.store.crash_check import must_not_die
 from tests.store.crashes import abandon
 from tests.store.fsck_stores import findings, flip, forget_sums, given_sizes
+from tests.store.ledger_stores import FILE, open_replica
+from tests.store.overwrites import overwrite
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
 
 CONFIG = small_config(container="ledger", file_size_bytes=16 * PAGE, disk_reserve_bytes=0)
@@ -248,9 +250,8 @@ def test_the_age_of_a_file_is_asked_for_until_what_follows_it_is_visible(tmp_pat
 def test_the_time_of_a_damaged_entry_is_given_to_no_other(store: ReplicaStore) -> None:
     end = put(store, 0, 3)
     store.engine.flush_service.wait(end, 10_000)
-    with (Path(store.ledger.files.directory) / f"{0:020d}").open("r+b") as file:
-        file.seek(48 + fmt.STORE_TIMESTAMP_AT)
-        file.write(b"\x40")  # Far in the future.
+    first = store.ledger.files.files[0]
+    overwrite(first, 48 + fmt.STORE_TIMESTAMP_AT, b"\x40")  # Far in the future.
     store.ledger.checked.distrust(0, end)
     with pytest.raises(CorruptionError):
         store.find_offsets()
@@ -381,3 +382,87 @@ def test_a_pass_over_derived_files_ends_soon_when_it_is_stopped(store: ReplicaSt
     store.stop_mending()
     with pytest.raises(ClosedError):
         scrubber.step()
+
+
+# --- Edges: room in the making, a close, a log that is replaced, cuts ---
+
+
+class _WarmUp:
+    """Allocates nothing ahead."""
+
+    def __init__(self, store: ReplicaStore) -> None:
+        self.asked: list[int] = []
+        self._own = store.engine.warm_up
+
+    def poll(self, position: int) -> bool:
+        self.asked.append(position)
+        return False
+
+
+def test_room_that_is_still_being_made_is_none(tmp_path: Path) -> None:
+    """Else the caller, which may not wait, would make the file itself."""
+    with open_replica(tmp_path) as store:
+        store.append_own(KIND_NO_OP, 1, b"x")
+        count = len(store.ledger.files.files)
+        warm_up = _WarmUp(store)
+        store.engine.warm_up = warm_up  # type: ignore[assignment]
+        try:
+            assert not store.has_room(2 * FILE)
+            assert warm_up.asked
+            assert len(store.ledger.files.files) == count
+            assert store.ledger.files.reserved_count == 0
+        finally:
+            store.engine.warm_up = warm_up._own
+
+
+def test_a_closed_store_has_neither_room_nor_records_and_says_why(tmp_path: Path) -> None:
+    """Whoever hears that there is no room tries again."""
+    with open_replica(tmp_path) as store:
+        store.append_own(KIND_NO_OP, 1, b"x")
+    with failpoints.armed("fs.open=ENOSPC"), pytest.raises(ClosedError):
+        store.has_room(8 * FILE)
+    with pytest.raises(ClosedError):
+        store.reads.pull("orders", 0, 0, max_count=1, max_size_bytes=100)
+    with pytest.raises(ClosedError):
+        store.prepare(batch(0, 1))
+
+
+def test_a_log_that_is_replaced_beside_the_look_at_it_expires_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new log has its files where the old one had them."""
+    with open_replica(tmp_path) as store:
+
+        def fill() -> None:
+            while len(store.ledger.files.files) < 3:
+                end = store.append_prepared(store.prepare(batch(0, 1)), 1).end_position
+            store.engine.flush_service.wait(end, 10_000)
+            store.dispatch_to(end)
+            store.engine.sync_derived()
+
+        def plan(*_: object) -> tuple[int, int]:
+            store.restart(0, ChainLink(store.ledger.last_index, 1, 77), {})
+            return 1, 0
+
+        fill()
+        monkeypatch.setattr(store.engine.retention, "plan", plan)
+        store.find_expired()
+        fill()
+        assert store.deletion(store.ledger.last_index) is None
+        monkeypatch.setattr(store.engine.retention, "plan", lambda *_: (1, 0))
+        store.find_expired()
+        deletion = store.deletion(store.ledger.last_index)
+        assert deletion is not None
+        assert deletion.file_count == 1
+
+
+def test_a_cut_lowers_the_mark_to_the_entry_before_it(tmp_path: Path) -> None:
+    """A mark above the end of the log would say that durable entries are missing."""
+    with open_replica(tmp_path) as store:
+        for _ in range(6):
+            store.append_own(KIND_NO_OP, 1, b"x")
+        store.engine.flush_service.wait(store.ledger.max_position, 10_000)
+        store.truncate_from(4)
+        assert store.ledger.last_index == 3
+        mark = store.engine.mark.mark
+        assert (mark.durable_index, mark.durable_position) == (3, store.ledger.max_position)

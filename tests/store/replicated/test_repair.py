@@ -50,6 +50,7 @@ from tests.store.ledger_stores import (
     peer,
 )
 from tests.store.ledgers import image, open_ledger
+from tests.store.overwrites import overwrite
 from tests.store.power_loss import SECTOR, PowerLossFileSystem
 
 
@@ -61,9 +62,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Wreck:
 @pytest.fixture
 def wreck(made: Wreck) -> Wreck:
     """A wreck that is whole at first."""
-    shutil.rmtree(made.root)
-    shutil.copytree(made.intact, made.root)
-    return made
+    return made.renew()
 
 
 def check_repaired(wreck: Wreck) -> None:
@@ -237,9 +236,7 @@ def test_entries_next_to_each_other_are_one_range(wreck: Wreck) -> None:
 
 def test_entries_above_the_mark_are_not_damage(wreck: Wreck) -> None:
     """What was never durable is a torn tail: the opening cuts it."""
-    with wreck.data(wreck.end_position).open("r+b") as file:
-        file.seek(wreck.end_position % FILE)
-        file.write(b"\x01" * 100)
+    overwrite(wreck.data(wreck.end_position), wreck.end_position % FILE, b"\x01" * 100)
     assert wreck.find() == []
     with open_store(wreck.root) as store:
         assert store.recovery.cut_size_bytes == 100

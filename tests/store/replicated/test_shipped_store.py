@@ -25,6 +25,7 @@ from store.maintenance.retention import DiskState
 from store.replicated.shipped_store import ShippedStore
 from store.store import Store
 from tests.patience import PATIENCE_S
+from tests.store.overwrites import overwrite
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch
 from tests.store.shipped_stores import (
@@ -111,9 +112,8 @@ def test_a_damaged_store_time_is_given_to_no_record(tmp_path: Path) -> None:
         filled(store, 90)
         store.dispatch_to(store.shipped.end_position)
         sync(store)
-    with (tmp_path / "s" / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(fmt.STORE_TIMESTAMP_AT)
-        file.write(b"\x40")  # Far in the future.
+    first = tmp_path / "s" / "commitlog" / f"{0:020d}"
+    overwrite(first, fmt.STORE_TIMESTAMP_AT, b"\x40")  # Far in the future.
     with open_store(tmp_path / "s", property_crc=True) as store:
         prepared = store.prepare(batch(90, 91, property_crc=True))
         assert prepared.store_unix_ms == BORN

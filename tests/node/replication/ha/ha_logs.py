@@ -101,6 +101,13 @@ class Replica:
         """Append records [lo, hi) so; return where each batch ends."""
         return [self.put(at, size_bytes=size_bytes) for at in range(lo, hi, 3)]
 
+    def lead(self, number: int, lo: int, hi: int, *, size_bytes: int = 400) -> list[int]:
+        """Begin an epoch with records [lo, hi), all confirmed; return where each batch ends."""
+        self.begin_epoch(number)
+        ends = self.fill(lo, hi, size_bytes=size_bytes)
+        self.confirm()
+        return ends
+
     def sync(self) -> None:
         sync(self.log.store)
 

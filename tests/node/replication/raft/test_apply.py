@@ -12,7 +12,7 @@ from store.errors import CorruptionError, StoreFullError
 from tests.node.drivers import accept, drivers
 from tests.node.links import run
 from tests.patience import eventually
-from tests.raft.cluster import ELECTION_TICKS, Cluster
+from tests.raft.cluster import ELECTION_TICKS, led
 from tests.store.records import batch
 
 
@@ -56,13 +56,10 @@ def test_exception_in_apply_stops_node(
 
 
 def test_heartbeat_under_slow_apply() -> None:
-    cluster = Cluster(apply_entry_count_max=3)
-    cluster.elect(1)
+    cluster = led(apply_entry_count_max=3)
     for node in (1, 2, 3):
         cluster.nodes[node].applies_at_once = False
-    for at in range(10):
-        cluster.propose(1, at)
-    cluster.deliver()
+    cluster.replicate(1, range(10))
 
     cluster.tick_all(5 * ELECTION_TICKS)
 
@@ -77,12 +74,10 @@ def test_heartbeat_under_slow_apply() -> None:
 
 def test_heartbeat_under_a_hanging_disk() -> None:
     """A follower whose sync hangs answers heartbeats; a leader whose sync hangs sends them."""
-    cluster = Cluster()
-    cluster.elect(1)
+    cluster = led()
     for node in (1, 2, 3):
         cluster.nodes[node].syncs_at_once = False
-    cluster.propose(1, "a")
-    cluster.deliver()
+    cluster.replicate(1, ["a"])
     cluster.sent.clear()
 
     cluster.tick_all(5 * ELECTION_TICKS)
@@ -98,8 +93,7 @@ def test_heartbeat_under_a_hanging_disk() -> None:
 
 
 def test_held_promises_are_bounded() -> None:
-    cluster = Cluster(held_message_count_max=5)
-    cluster.elect(1)
+    cluster = led(held_message_count_max=5)
     cluster.nodes[2].syncs_at_once = False
     for at in range(20):
         cluster.propose(1, at)

@@ -18,6 +18,7 @@ from store.files.file_system import FileSystem
 from store.replicated.repair import RepairSession, find_damage
 from tests.node.ledger_cluster import CONFIG, crash, must_not_die, open_log, sync
 from tests.node.ledger_logs import new_log, put
+from tests.store.overwrites import overwrite
 from tests.store.records import PAGE
 
 TERM, COPIED, COMMITTED, CUT, COUNT = 4, 8, 12, 15, 40
@@ -57,9 +58,7 @@ def repair(root: Path) -> None:
     with open_log(root, config=SMALL) as log:
         at = log.position_of(min(CUT, log.last_index - 1))
     file = sorted((root / "dledger-n0" / "data").iterdir())[at // SMALL.file_size_bytes]
-    with file.open("r+b") as data:
-        data.seek(at % SMALL.file_size_bytes)
-        data.write(bytes(100))
+    overwrite(file, at % SMALL.file_size_bytes, bytes(100))
     with RepairSession(str(root), SMALL, find_damage(str(root), SMALL)[0]) as session:
         NodeFile(FileSystem(), str(root)).note_cut(*session.held)
         session.cut()

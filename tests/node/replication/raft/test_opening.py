@@ -20,6 +20,7 @@ from tests.node.checkpoints import saved
 from tests.node.processes import NodeClient, SingleNode, run_to_end
 from tests.node.state.test_checkpoint_files import NEW, OLD, rewrite_manifest
 from tests.patience import PATIENCE_S, wait_for
+from tests.store.overwrites import flip
 
 SMALL = {"file_size_bytes": "1MiB", "batch_size_bytes_max": "256KiB"}
 
@@ -29,9 +30,7 @@ def damage(config: Path) -> list[Path]:
     files = sorted(config.glob("*.json")) + sorted(config.glob("stateCheckpoint.*"))
     assert len(files) > 5, files
     for path in files:
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
+        flip(path, path.stat().st_size // 2)
     return files
 
 

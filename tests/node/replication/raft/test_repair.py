@@ -1,7 +1,6 @@
 """Repair from peers over real links: byte for byte as it was, at start and while the node runs."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -49,9 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Wreck:
 
 @pytest.fixture
 def wreck(made: Wreck) -> Wreck:
-    shutil.rmtree(made.root)
-    shutil.copytree(made.intact, made.root)
-    return made
+    return made.renew()
 
 
 class Server(Node):
@@ -252,7 +249,7 @@ def test_progress_is_for_people() -> None:
 # --- While the node runs ---
 
 
-def _live(
+def live_repair(
     store: ReplicaStore, fetcher: EntryFetcher, limits: RepairLimits = _QUICK
 ) -> tuple[LiveRepair, list[RepairReport], list[BaseException]]:
     reports: list[RepairReport] = []
@@ -271,7 +268,7 @@ def _read(store: ReplicaStore, index: int) -> CorruptionError:
 async def test_damage_that_a_read_meets_is_repaired_while_the_store_is_open(wreck: Wreck) -> None:
     async with two(wreck) as (asker, _, source):
         with open_replica(wreck.root) as store:
-            live, reports, fatal = _live(store, asker.fetcher)
+            live, reports, fatal = live_repair(store, asker.fetcher)
             spot = wreck.spots[4]
             wreck.flip(spot.position + 50)
             error = _read(store, spot.index)
@@ -293,7 +290,7 @@ async def test_live_repair_gives_up_for_now_without_peers(wreck: Wreck) -> None:
         server.commit_index = 0
         with open_replica(wreck.root) as store:
             limits = RepairLimits(retry_ms=1, live_attempt_count_max=2)
-            live, reports, fatal = _live(store, asker.fetcher, limits)
+            live, reports, fatal = live_repair(store, asker.fetcher, limits)
             wreck.flip(wreck.spots[4].position + 50)
             error = _read(store, 4)
             live.on_damage(error)

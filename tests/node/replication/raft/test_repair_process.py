@@ -10,6 +10,7 @@ from deploy.local import LocalCluster
 from quorumlog.pb import admin_pb2 as pb
 from tests.node.processes import SingleNode, connected, run_to_end
 from tests.patience import wait_for
+from tests.store.overwrites import flip as flip_bit
 
 MARK = b"here is the damage"
 
@@ -17,12 +18,9 @@ MARK = b"here is the damage"
 def flip(directory: Path) -> None:
     """Change one bit of the body that holds MARK in the log below a directory."""
     for path in directory.glob("dledger-*/data/*"):
-        data = path.read_bytes()
-        at = data.find(MARK)
+        at = path.read_bytes().find(MARK)
         if at >= 0:
-            with path.open("r+b") as file:
-                file.seek(at + 3)
-                file.write(bytes([data[at + 3] ^ 1]))
+            flip_bit(path, at + 3)
             return
     raise AssertionError(f"{MARK!r} is not in the log of {directory}")
 

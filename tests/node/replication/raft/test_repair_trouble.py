@@ -29,6 +29,7 @@ from store.files.file_system import FileSystem
 from store.ledger.entry import ChainLink
 from store.ledger.mending.damage import DamagedRange
 from store.ledger.mending.fetched import RepairReport
+from tests.node.replication.raft.test_repair import live_repair
 from tests.patience import PATIENCE_S, eventually
 from tests.store.records import small_config
 
@@ -72,13 +73,7 @@ class Store:
 def _live(
     store: Store, limits: RepairLimits = _QUICK
 ) -> tuple[LiveRepair, list[RepairReport], list[BaseException]]:
-    reports: list[RepairReport] = []
-    fatal: list[BaseException] = []
-    return (
-        LiveRepair(cast(Any, store), _nobody(), reports.append, fatal.append, limits),
-        reports,
-        fatal,
-    )
+    return live_repair(cast(Any, store), _nobody(), limits)
 
 
 async def _turns() -> None:

@@ -38,6 +38,11 @@ def make(
     return index
 
 
+@pytest.fixture
+def index(tmp_path: Path) -> IndexFiles:
+    return make(tmp_path)
+
+
 def put(index: IndexFiles, lo: int, hi: int, *, keys_per_record: int = 1) -> None:
     """Put the records [lo, hi): record n is at 10 * n, its keys are "n.0", "n.1" and so on."""
     names = [(n, k) for n in range(lo, hi) for k in range(keys_per_record)]
@@ -86,8 +91,7 @@ def test_a_clock_that_goes_back_keeps_the_order_of_names(tmp_path: Path) -> None
     assert [file.begin_position for file in index.files] == [0, 90, 180, 270]
 
 
-def test_a_new_file_starts_with_the_end_of_the_one_before(tmp_path: Path) -> None:
-    index = make(tmp_path)
+def test_a_new_file_starts_with_the_end_of_the_one_before(index: IndexFiles) -> None:
     put(index, 0, PER_FILE)
     with armed("fs.map=EIO"), pytest.raises(StoreError):
         put(index, PER_FILE, PER_FILE + 1)
@@ -98,8 +102,7 @@ def test_a_new_file_starts_with_the_end_of_the_one_before(tmp_path: Path) -> Non
     assert (fresh.begin_position, fresh.end_position, fresh.begin_unix_ms) == (90, 90, NOW + 9000)
 
 
-def test_files_outside_of_the_time_are_passed_over(tmp_path: Path) -> None:
-    index = make(tmp_path)
+def test_files_outside_of_the_time_are_passed_over(index: IndexFiles) -> None:
     put(index, 0, 3 * PER_FILE)
     assert candidates(index, "orders", "3.0", begin_unix_ms=NOW, end_unix_ms=NOW + 3000) == [30]
     assert (
@@ -110,8 +113,7 @@ def test_files_outside_of_the_time_are_passed_over(tmp_path: Path) -> None:
     assert candidates(index, "orders", "20.0", **late) == [200], "the closed file was not asked"
 
 
-def test_expired_files_are_deleted_but_never_the_last(tmp_path: Path) -> None:
-    index = make(tmp_path)
+def test_expired_files_are_deleted_but_never_the_last(index: IndexFiles, tmp_path: Path) -> None:
     put(index, 0, 25)
     assert index.delete_expired(80) == 0, "the last record of the first file begins there"
     assert index.delete_expired(81) == 1
@@ -124,10 +126,9 @@ def test_expired_files_are_deleted_but_never_the_last(tmp_path: Path) -> None:
 
 
 def test_lookup_beside_a_deletion_finds_what_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: IndexFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A deleted file is closed a moment before it is off the list."""
-    index = make(tmp_path)
     put(index, 0, 25)
     delete, answers, errors = IndexFile.delete, list[list[int]](), list[StoreError]()
 
@@ -160,8 +161,7 @@ def test_files_in_the_wrong_order_are_damage(tmp_path: Path) -> None:
         make(tmp_path, position=250)
 
 
-def test_drop_deletes_what_could_not_be_opened(tmp_path: Path) -> None:
-    index = make(tmp_path)
+def test_drop_deletes_what_could_not_be_opened(index: IndexFiles, tmp_path: Path) -> None:
     put(index, 0, 12)
     (tmp_path / "index" / "20000101000000000").write_bytes(b"short")
     index.drop()
@@ -170,8 +170,7 @@ def test_drop_deletes_what_could_not_be_opened(tmp_path: Path) -> None:
     assert find(index, 2) == [20]
 
 
-def test_sync_covers_every_file_once(tmp_path: Path) -> None:
-    index = make(tmp_path)
+def test_sync_covers_every_file_once(index: IndexFiles) -> None:
     put(index, 0, 25)
     with census() as counts:
         index.sync()
@@ -215,9 +214,8 @@ def test_each_call_that_fails_once_is_made_good_by_a_retry(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("keys_per_record", [2, 4, 20])
 def test_a_record_whose_keys_were_split_by_a_failure_gets_the_rest(
-    tmp_path: Path, keys_per_record: int
+    index: IndexFiles, keys_per_record: int
 ) -> None:
-    index = make(tmp_path)
     with armed("index_files.roll=EIO@2"), pytest.raises(OSError, match="failpoint"):
         put(index, 0, 12, keys_per_record=keys_per_record)
     put(index, 0, 12, keys_per_record=keys_per_record)
@@ -366,9 +364,8 @@ def test_puts_between_two_steps_of_a_look_up_hide_nothing(
     assert len(index.files) == 2
 
 
-def test_a_look_up_whose_map_is_closed_under_it_reads_the_file(tmp_path: Path) -> None:
+def test_a_look_up_whose_map_is_closed_under_it_reads_the_file(index: IndexFiles) -> None:
     """What a look-up holds that began to read before the end of the file."""
-    index = make(tmp_path)
     put(index, 0, 5)
     mapped = index.files[0]._map
     assert mapped is not None

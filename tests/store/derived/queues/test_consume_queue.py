@@ -39,6 +39,11 @@ def make(root: Path, units_per_file: int = 10) -> ConsumeQueue:
     return ConsumeQueue(environment(root, units_per_file), "orders", 0)
 
 
+@pytest.fixture
+def queue(tmp_path: Path) -> ConsumeQueue:
+    return make(tmp_path)
+
+
 def units(lo: int, hi: int, *, shift: int = 0) -> bytes:
     """Units of the offsets [lo, hi): records of SIZE bytes back to back from `shift` on."""
     return b"".join(fmt.CONSUME_QUEUE_UNIT.pack(shift + n * SIZE, SIZE, n) for n in range(lo, hi))
@@ -92,8 +97,7 @@ def test_offset_300000_is_the_first_of_the_second_file(tmp_path: Path) -> None:
     assert second.stat().st_blocks * 512 < 100_000, "the rest is a hole"
 
 
-def test_a_queue_that_begins_late_has_fillers(tmp_path: Path) -> None:
-    queue = make(tmp_path)
+def test_a_queue_that_begins_late_has_fillers(queue: ConsumeQueue, tmp_path: Path) -> None:
     for failpoint in ("fs.open=EIO", "fs.write=EIO"):
         with failpoints.armed(failpoint), pytest.raises(FileSystemError):
             put(queue, 13, 15)
@@ -115,16 +119,14 @@ def test_the_largest_numbers_fit(tmp_path: Path) -> None:
     assert again.built_position == position + (1 << 31) - 2
 
 
-def test_a_put_that_overlaps_what_is_built_appends_only_the_rest(tmp_path: Path) -> None:
-    queue = make(tmp_path)
+def test_a_put_that_overlaps_what_is_built_appends_only_the_rest(queue: ConsumeQueue) -> None:
     put(queue, 0, 12)
     assert put(queue, 10, 15) == 3
     assert put(queue, 0, 15) == 0, "a repetition changes nothing"
     assert (queue.max_offset, queue.read_units(0, 15)) == (15, units(0, 15))
 
 
-def test_a_unit_that_was_written_again_is_in_the_next_sync(tmp_path: Path) -> None:
-    queue = make(tmp_path)
+def test_a_unit_that_was_written_again_is_in_the_next_sync(queue: ConsumeQueue) -> None:
     put(queue, 0, 25)
     queue.sync_units()
     queue.rewrite(3, units(3, 4))
@@ -136,8 +138,7 @@ def test_a_unit_that_was_written_again_is_in_the_next_sync(tmp_path: Path) -> No
 # --- Order ---
 
 
-def test_a_gap_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    queue = make(tmp_path)
+def test_a_gap_is_refused_and_nothing_is_written(queue: ConsumeQueue, tmp_path: Path) -> None:
     put(queue, 0, 5)
     before = path(tmp_path).read_bytes()
     with pytest.raises(QueueOrderError) as caught:
@@ -147,8 +148,7 @@ def test_a_gap_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     assert queue.max_offset == 5
 
 
-def test_a_new_queue_begins_at_0_while_the_log_is_whole(tmp_path: Path) -> None:
-    queue = make(tmp_path)
+def test_a_new_queue_begins_at_0_while_the_log_is_whole(queue: ConsumeQueue) -> None:
     with pytest.raises(QueueOrderError):
         queue.put(1, units(1, 2), may_begin_late=False)
     assert not queue.has_files
@@ -156,8 +156,7 @@ def test_a_new_queue_begins_at_0_while_the_log_is_whole(tmp_path: Path) -> None:
         queue.put(-1, units(1, 2), may_begin_late=True)
 
 
-def test_another_unit_at_a_built_offset_is_damage(tmp_path: Path) -> None:
-    queue = make(tmp_path)
+def test_another_unit_at_a_built_offset_is_damage(queue: ConsumeQueue, tmp_path: Path) -> None:
     put(queue, 0, 12)
     with pytest.raises(DerivedFileError) as caught:
         queue.put(10, units(10, 13, shift=7), may_begin_late=False)
@@ -166,16 +165,14 @@ def test_another_unit_at_a_built_offset_is_damage(tmp_path: Path) -> None:
     assert queue.max_offset == 12
 
 
-def test_a_record_before_the_built_position_is_damage(tmp_path: Path) -> None:
-    queue = make(tmp_path)
+def test_a_record_before_the_built_position_is_damage(queue: ConsumeQueue) -> None:
     put(queue, 0, 3)
     with pytest.raises(DerivedFileError, match="position 300 or later"):
         queue.put(3, fmt.CONSUME_QUEUE_UNIT.pack(299, SIZE, 0), may_begin_late=False)
     assert queue.max_offset == 3
 
 
-def test_reads_outside_of_the_queue_are_refused(tmp_path: Path) -> None:
-    queue = make(tmp_path)
+def test_reads_outside_of_the_queue_are_refused(queue: ConsumeQueue) -> None:
     put(queue, 3, 14)
     for lo, hi in ((2, 4), (13, 15), (14, 15), (5, 4)):
         with pytest.raises(PositionRangeError):
@@ -206,9 +203,8 @@ def test_units_that_were_cut_are_zeros(tmp_path: Path, way: str, keep: int) -> N
     assert again.read_units(0, 30) == units(0, 30)
 
 
-def test_a_cut_also_zeros_what_a_failed_put_left(tmp_path: Path) -> None:
+def test_a_cut_also_zeros_what_a_failed_put_left(queue: ConsumeQueue, tmp_path: Path) -> None:
     """The units were there, nobody counted them, and a cut had nothing to do."""
-    queue = make(tmp_path)
     put(queue, 0, 5)
     with failpoints.armed("fs.rename=ENOSPC"), pytest.raises(StoreFullError):
         put(queue, 5, 15)
@@ -219,8 +215,7 @@ def test_a_cut_also_zeros_what_a_failed_put_left(tmp_path: Path) -> None:
     assert path(tmp_path).read_bytes() == units(0, 5).ljust(200, b"\0")
 
 
-def test_an_emptied_queue_keeps_its_next_offset(tmp_path: Path) -> None:
-    queue = make(tmp_path)
+def test_an_emptied_queue_keeps_its_next_offset(queue: ConsumeQueue, tmp_path: Path) -> None:
     put(queue, 13, 25)
     queue.truncate(0)
     assert (queue.min_offset, queue.max_offset) == (13, 13)
@@ -231,8 +226,7 @@ def test_an_emptied_queue_keeps_its_next_offset(tmp_path: Path) -> None:
     assert put(again, 13, 15) == 2
 
 
-def test_expired_files_are_deleted_but_never_the_last(tmp_path: Path) -> None:
-    queue = make(tmp_path)
+def test_expired_files_are_deleted_but_never_the_last(queue: ConsumeQueue, tmp_path: Path) -> None:
     put(queue, 0, 35)
     assert queue.delete_expired(1900) == 1, "the second file's last record begins at 1900"
     assert queue.delete_expired(1900) == 0

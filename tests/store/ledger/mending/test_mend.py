@@ -1,6 +1,5 @@
 """Damage in a ledger that is open: readers meet it, and it is repaired under them."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,7 +32,8 @@ from tests.store.crash_check import must_not_die
 from tests.store.entries import encode_entry
 from tests.store.ledger import whole
 from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck, open_replica
-from tests.store.ledgers import image, new_ledger
+from tests.store.ledgers import image
+from tests.store.overwrites import overwrite
 
 
 @dataclass
@@ -84,9 +84,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Wreck:
 
 @pytest.fixture
 def opened(made: Wreck) -> Iterator[Open]:
-    shutil.rmtree(made.root)
-    shutil.copytree(made.intact, made.root)
-    with open_replica(made.root) as store:
+    with open_replica(made.renew().root) as store:
         ledger = store.log
         assert isinstance(ledger, Ledger)
         ledger.term = ledger.last_term
@@ -241,9 +239,8 @@ def test_a_repair_that_cannot_be_read_back_is_an_error_and_is_repeated(opened: O
     check_whole(opened)
 
 
-def test_units_of_entries_that_are_gone_are_put_nowhere(tmp_path: Path) -> None:
+def test_units_of_entries_that_are_gone_are_put_nowhere(ledger: Ledger, tmp_path: Path) -> None:
     """The log was replaced beside whoever compared its index with its entries."""
-    ledger = new_ledger(tmp_path)
     for _ in range(3):
         ledger.append_entry(KIND_NO_OP, 1, b"")
     units = ledger.index.files.read(0, 3 * 32)
@@ -306,9 +303,7 @@ def test_damaged_bytes_are_never_served(opened: Open) -> None:
 
 def test_a_failed_sync_of_a_repair_is_fatal(made: Wreck) -> None:
     fatal: list[BaseException] = []
-    shutil.rmtree(made.root)
-    shutil.copytree(made.intact, made.root)
-    store = ReplicaStore.open(str(made.root), made.config, on_fatal=fatal.append)
+    store = ReplicaStore.open(str(made.renew().root), made.config, on_fatal=fatal.append)
     with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):
         store.repair_range(3, 4, made.raw(3, 4))
     assert [type(error) for error in fatal] == [SyncFailedError]
@@ -335,9 +330,7 @@ def spoil(store: ReplicaStore, index: int) -> bytes:
     """Damage an entry on disk; return what it was."""
     raw, position = store.ledger.read_entries(index, index + 1), store.ledger.position_of(index)
     file = store.ledger.files.file_at(position)
-    with Path(file.path).open("r+b") as opened:
-        opened.seek(position - file.position + 60)
-        opened.write(b"\xa5")
+    overwrite(file.path, position - file.position + 60, b"\xa5")
     return raw
 
 

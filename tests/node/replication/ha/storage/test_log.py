@@ -231,9 +231,7 @@ def test_a_log_that_was_emptied_begins_with_an_image_only(tmp_path: Path) -> Non
     """Its queue offsets are those of a history with nothing in common."""
     with Replica(tmp_path / "m") as master, Replica(tmp_path / "s", 2) as slave:
         for replica, number in ((master, 1), (slave, 2)):
-            replica.begin_epoch(number)
-            replica.fill(0, 90)
-            replica.confirm()
+            replica.lead(number, 0, 90)
             replica.delete_below(FILE)
         slave.cut(FILE, master)
         with pytest.raises(ImageNeededError):

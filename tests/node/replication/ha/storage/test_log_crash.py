@@ -317,17 +317,13 @@ class Deaths:
 def test_a_crash_while_an_empty_log_begins_is_made_up_for(parent: Path, had_log: bool) -> None:
     """At any call: the next process is empty still, and takes the next image."""
     master = Replica(parent / "master")
-    master.begin_epoch(1)
-    master.fill(0, 120)
-    master.confirm()
+    master.lead(1, 0, 120)
     master.delete_below(2 * FILE)
     data = master.state.make_image()()
     deaths = Deaths(parent)
     slave = Replica(deaths.root, 2, deaths.fs)
     if had_log:  # Nothing of it is the master's, and its first file is gone.
-        slave.begin_epoch(1)
-        slave.fill(900, 990)
-        slave.confirm()
+        slave.lead(1, 900, 990)
         slave.delete_below(FILE)
         slave.state.cut(FILE, slave.log.end, 1)
         slave.log.save_epochs(Epochs())
@@ -369,9 +365,7 @@ def put_together(pieces: list[tuple[int, bytes]]) -> bytes:
 def test_a_crash_while_a_log_goes_aside_loses_nothing_of_it(parent: Path, count: int) -> None:
     """Its master has deleted what comes next. At any call: what is not in the log is beside it."""
     master, slave = Replica(parent / "master"), Replica(parent / "run", 2)
-    master.begin_epoch(1)
-    master.fill(0, 120)
-    master.confirm()
+    master.lead(1, 0, 120)
     slave.catch_up(master, 0)
     slave.checkpoint()
     slave.close()

@@ -80,9 +80,7 @@ def test_a_cut_below_what_was_applied_takes_the_state_back(
     old, ends = master_at(tmp_path / "m")
     with old, Replica(tmp_path / "n", 2) as new:
         new.follow(old, ends[5])
-        new.begin_epoch(2)
-        new.fill(300, 360, size_bytes=500)
-        new.confirm()
+        new.lead(2, 300, 360, size_bytes=500)
         if checkpoint:
             old.confirm(ends[checkpoint])
             old.checkpoint()
@@ -200,9 +198,7 @@ def test_a_cut_below_the_checkpoint_of_a_shortened_log_needs_an_image(tmp_path: 
         old.put(120)
         old.confirm()
         old.checkpoint()
-        new.begin_epoch(2)
-        new.fill(300, 330)
-        new.confirm()
+        new.lead(2, 300, 330)
         old.cut(lost, new)
         assert (old.state.is_missing, old.state.wants_image) == (True, True)
         assert old.topics == set()
@@ -225,9 +221,7 @@ def test_an_image_of_a_history_that_ended_is_dropped(tmp_path: Path) -> None:
             slave.state.take_image(image)
             slave.follow(old, begin)
             assert (slave.state.is_missing, slave.state.wants_image) == (True, False)
-            new.begin_epoch(2)  # The old one died, and record 120 with it.
-            new.fill(300, 330)
-            new.confirm()
+            new.lead(2, 300, 330)  # The old one died, and record 120 with it.
             slave.catch_up(new)
             assert slave.state.wants_image
             assert "t120" not in slave.topics
@@ -314,9 +308,7 @@ def test_an_image_serves_once(tmp_path: Path) -> None:
         parted = first.log.end
         second.state.take_image(first.state.make_image()())
         second.follow(first)
-        second.begin_epoch(2)
-        second.fill(300, 330)
-        second.confirm()
+        second.lead(2, 300, 330)
         first.put(120)  # The second one has not heard of it, nor it of the second one.
         with Replica(tmp_path / "s", 3) as slave:
             slave.state.take_image(second.state.make_image()())

@@ -22,6 +22,7 @@ from tests.node.ledger_logs import (
     reopen,
     ship,
 )
+from tests.store.overwrites import flip
 from tests.store.records import batch
 
 
@@ -147,12 +148,7 @@ def test_a_bit_that_flipped_is_no_other_history(
         put(leader, lo, lo + 3)
     ship(leader, follower, 0, 10)
     position = follower.position_of(4)
-    path = Path(follower.store.ledger.files.files[0].path)
-    with path.open("r+b") as file:
-        file.seek(position + at)
-        [byte] = file.read(1)
-        file.seek(position + at)
-        file.write(bytes([byte ^ 1]))
+    flip(follower.store.ledger.files.files[0], position + at)
 
     assert follower.chain_at(4) is None, "it vouches for nothing"
     for lo, hi in ((5, 7), (3, 5)):
