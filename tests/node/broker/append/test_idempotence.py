@@ -18,9 +18,8 @@ from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store.errors import Outcome
 from store.record.message import Message, encode_message
 from tests.node.broker.append.test_produce import stored
-from tests.node.broker_fakes import Fixture, node_at, node_with, request
+from tests.node.broker_fakes import Fixture, expire_some, hidden, node_at, node_with, request
 from tests.node.links import run
-from tests.node.transaction_calls import hidden
 from tests.seeds import examples
 
 SMALL_WINDOW = replace(Limits(), producer_window_count=4, producer_count_max=2)
@@ -122,9 +121,7 @@ async def test_a_duplicate_that_is_too_old_counts_as_sent(node: Fixture) -> None
 
 async def test_a_duplicate_whose_entry_was_deleted_counts_as_sent(node: Fixture) -> None:
     await node.append(0, 1, producer_id=7, sequence=0)
-    while len(node.log.store.log.files.files) < 3:
-        await node.append(0, 20)
-    node.log.store.log.delete_first()
+    await expire_some(node)
     with pytest.raises(errors.DuplicateExpiredError) as caught:
         await node.append(0, 1, producer_id=7, sequence=0)
     assert describe(caught.value).outcome is Outcome.APPLIED

@@ -15,7 +15,6 @@ from node.errors.translation import describe
 from node.state.command_records import CommandEncoder
 from node.state.state import COMMAND_TOPIC
 from quorumlog.pb import common_pb2
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import QueueId
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullRequest, QueueOffsetsRequest
 from quorumlog.pb.transaction_pb2 import ConsumedOffset, ConsumedOffsets, HalfMessages
@@ -153,11 +152,11 @@ async def test_a_full_disk_is_told_as_it_is(node: Fixture) -> None:
 
 async def test_permissions_and_deleted_topics_are_heeded(node: Fixture) -> None:
     await node.append(0, 1)
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
+    await node.create_topic("orders", permission=4)
     assert type(await refused(node, request(1, 2))) is errors.TopicNotWritableError
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    await node.delete_topic("orders")
     assert type(await refused(node, request(1, 2))) is errors.UnknownTopicError
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+    await node.create_topic("orders", queue_count=1)
     again = await node.append(1, 2)
     assert again.queues[0].first_offset == 1, "offsets go on: they name one message"
     offsets = await node.broker.queries.queue_offsets(
