@@ -127,17 +127,17 @@ class LocalDriver:
         done, self.pending = self.pending[:count], self.pending[count:] if count else []
         if not done:
             return
-        self._apply(done[-1].index)
+        self._apply(done[-1].index, done)
+        self._tell()
+
+    def _apply(self, index: Index, done: list[Pending]) -> None:
+        lo = self.applied_index + 1
+        self.log.dispatch(index + 1)
+        self.machine.apply(lo, index + 1)
         for entry in done:
             if not entry.future.done():
                 result = entry.prepared.result
                 entry.future.set_result(Committed(entry.index, entry.term, result, (1, 2), 7))
-        self._tell()
-
-    def _apply(self, index: Index) -> None:
-        lo = self.applied_index + 1
-        self.log.dispatch(index + 1)
-        self.machine.apply(lo, index + 1)
 
     def _tell(self) -> None:
         for listener in self._listeners:
@@ -207,11 +207,7 @@ class LocalDriver:
     def get_ready(self) -> None:
         """Apply everything up to the no-op."""
         pending, self.pending = self.pending, []
-        self._apply(self.log.last_index)
-        for entry in pending:
-            if not entry.future.done():
-                result = entry.prepared.result
-                entry.future.set_result(Committed(entry.index, entry.term, result, (1, 2), 7))
+        self._apply(self.log.last_index, pending)
         self.is_ready = True
         self._tell()
 

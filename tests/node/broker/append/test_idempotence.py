@@ -165,33 +165,6 @@ async def test_batches_that_wait_for_room_keep_their_order(node: Fixture) -> Non
     assert await stored(node) == [0, 1, 2, 3, 4]
 
 
-async def test_the_next_leader_knows_what_survived(node: Fixture) -> None:
-    """What an older term left under way counts only as far as it was committed."""
-    node.driver.is_holding = True
-    requests = [request(n, n + 1, producer_id=7, sequence=n) for n in range(3)]
-    futures = [node.broker.append_nowait(one) for one in requests]
-    node.driver.lose()
-    node.driver.lead(is_ready=False)
-    # All three survived, but their callers have heard nothing yet.
-    node.driver.get_ready()
-    again = [await node.broker.append(one) for one in requests]
-    first = await asyncio.gather(*futures)
-    assert [place(receipt) for receipt in again] == [place(receipt) for receipt in first]
-    assert all(receipt.is_duplicate for receipt in again)
-
-    futures = [
-        node.broker.append_nowait(request(n, n + 1, producer_id=7, sequence=n)) for n in (3, 4)
-    ]
-    node.driver.lose()
-    node.driver.decide(1, is_known=False)
-    node.driver.lead()
-    node.driver.release()
-    assert (await node.append(3, 4, producer_id=7, sequence=3)).is_duplicate
-    assert not (await node.append(4, 5, producer_id=7, sequence=4)).is_duplicate
-    await asyncio.gather(*futures, return_exceptions=True)
-    assert await stored(node) == [0, 1, 2, 3, 4]
-
-
 class Producer:
     """A client that sends a few batches ahead and sends again until each has a receipt."""
 

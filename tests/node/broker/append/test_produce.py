@@ -16,7 +16,7 @@ from node.state.command_records import CommandEncoder
 from node.state.state import COMMAND_TOPIC
 from quorumlog.pb import common_pb2
 from quorumlog.pb.common_pb2 import QueueId
-from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullRequest, QueueOffsetsRequest
+from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, QueueOffsetsRequest
 from quorumlog.pb.transaction_pb2 import ConsumedOffset, ConsumedOffsets, HalfMessages
 from raft import errors as raft_errors
 from store.errors import LimitExceededError, Outcome, StoreFullError
@@ -277,24 +277,6 @@ async def test_a_decided_batch_leaves_no_timer(
     node.driver.release()
     assert (await decided).record_count == 1
     assert [timer.cancelled() for timer in timers] == [True]
-
-
-async def test_lost_leadership_is_told_as_far_as_it_is_known(node: Fixture) -> None:
-    node.driver.is_holding = True
-    futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
-    node.driver.lose()
-    node.driver.decide(1)
-    kept, *cut = await asyncio.gather(*futures, return_exceptions=True)
-    assert isinstance(kept, AppendResponse)
-    assert [type(error) for error in cut] == [errors.NotAppliedError] * 2
-    node.driver.lead()
-    unknown = [node.broker.append_nowait(request(n, n + 1)) for n in range(3, 5)]
-    node.driver.lose()
-    node.driver.decide(2, is_known=False)
-    outcomes = await asyncio.gather(*unknown, return_exceptions=True)
-    assert [type(error) for error in outcomes] == [errors.OutcomeUnknownError] * 2
-    node.driver.lead()
-    assert await stored(node) == [0, 3, 4]
 
 
 # --- Bounds ---

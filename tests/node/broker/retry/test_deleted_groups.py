@@ -16,7 +16,7 @@ from store.errors import CorruptionError
 from tests.node.broker.retry.test_retry import RETRY, deliver, given_back, listed, resend
 from tests.node.broker_fakes import Fixture, hidden, node_at, node_with
 from tests.node.checkpoints import reloaded
-from tests.node.commands import commit, delete_group, put_topic
+from tests.node.commands import commit, delete_group, put_topic, state_after
 
 
 async def die(node: Fixture, *offsets: int) -> None:
@@ -127,9 +127,7 @@ def written_count(node: Fixture) -> int:
 
 
 def test_expired_resends_are_in_image_and_checkpoint(tmp_path: Path) -> None:
-    state = State(Limits())
-    for command in (commit("readers"), resent(2, lo=0)):
-        assert state.apply_command(command, 1) is None
+    state = state_after(commit("readers"), resent(2, lo=0), limits=Limits())
     assert state.image().tables["dead_letters"].content == {"resent": {"readers": [[2, 3]]}}
     for command, first in ((resent(8, lo=5), 5), (resent(9, lo=4), 5), (resent(10, lo=6), 6)):
         assert state.apply_command(command, 1) is None
@@ -177,7 +175,5 @@ def test_no_more_deleted_groups_are_remembered_than_the_limit_says() -> None:
 
 
 def test_a_group_without_dead_letters_leaves_nothing() -> None:
-    state = State(Limits())
-    for command in (commit("readers"), delete_group("readers")):
-        assert state.apply_command(command, 7) is None
+    state = state_after(commit("readers"), delete_group("readers"), limits=Limits())
     assert "dead_letters" not in state.image().tables
