@@ -451,8 +451,8 @@ def ids(word: str) -> tuple[int, ...]:
 
 def index_and_term(text: str) -> tuple[int, int]:
     """Read `3@1`, or `start`."""
-    index, term = (NO_INDEX, 0) if text == "start" else map(int, text.split("@"))
-    return index, term
+    index, term = ("-1", "0") if text == "start" else text.split("@")
+    return int(index), int(term)
 
 
 def link(word: str) -> tuple[int, int]:
