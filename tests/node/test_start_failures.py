@@ -4,8 +4,7 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,17 +159,20 @@ def _collector() -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
-@asynccontextmanager
-async def beside_grpc() -> AsyncIterator[Kept]:
-    """Keep a gRPC server beside a test, so that gRPC has everything that it keeps."""
-    warm = GrpcServer(Accounts())
-    warm.bind(Address("127.0.0.1", 0))
-    await warm.open(())
-    await asyncio.to_thread(lambda: None)
-    try:
-        yield Kept(set(threading.enumerate()), sockets(), asyncio.all_tasks())
-    finally:
-        await warm.stop(0)
+def run(work: Callable[[Kept], Coroutine[Any, Any, None]]) -> None:
+    """Run `work` beside a gRPC server, so that gRPC has everything that it keeps."""
+
+    async def beside() -> None:
+        warm = GrpcServer(Accounts())
+        warm.bind(Address("127.0.0.1", 0))
+        await warm.open(())
+        await asyncio.to_thread(lambda: None)
+        try:
+            await work(Kept(set(threading.enumerate()), sockets(), asyncio.all_tasks()))
+        finally:
+            await warm.stop(0)
+
+    asyncio.run(beside())
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ async def beside_grpc() -> AsyncIterator[Kept]:
         for kind, owner, name in _STEPS
     ],
 )
-async def test_failed_step_leaves_nothing_open(
+def test_failed_step_leaves_nothing_open(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     kind: Build,
@@ -200,7 +202,7 @@ async def test_failed_step_leaves_nothing_open(
         one_met.append(name)
         raise StepError(name)
 
-    async with beside_grpc() as kept:
+    async def work(kept: Kept) -> None:
         monkeypatch.setattr(owner, name, fail)
         node = made(tmp_path, kind)
         with pytest.raises(StepError):
@@ -212,14 +214,16 @@ async def test_failed_step_leaves_nothing_open(
         del node
         await check_closed(tmp_path, kept)
 
+    run(work)
+
 
 @pytest.mark.parametrize("kind", [build_raft, build_ha])
-async def test_whole_start_and_stop_leave_nothing_open(
+def test_whole_start_and_stop_leave_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Build
 ) -> None:
     monkeypatch.setattr(SyncWatch, "warnings", lambda _: ("a sync hangs",))
 
-    async with beside_grpc() as kept:
+    async def work(kept: Kept) -> None:
         node = made(tmp_path, kind)
         await node.start()
         assert node.health.phase.value == "serving"
@@ -232,15 +236,17 @@ async def test_whole_start_and_stop_leave_nothing_open(
         del node
         await check_closed(tmp_path, kept)
 
+    run(work)
+
 
 @pytest.mark.parametrize("kind", [build_raft, build_ha])
-async def test_cancelled_wait_for_others_leaves_nothing_open(tmp_path: Path, kind: Build) -> None:
+def test_cancelled_wait_for_others_leaves_nothing_open(tmp_path: Path, kind: Build) -> None:
     peers = {
         n: {"address": Address("127.0.0.1", n), "peer_address": Address("127.0.0.1", n)}
         for n in (1, 2, 3)
     }
 
-    async with beside_grpc() as kept:
+    async def work(kept: Kept) -> None:
         node = made(tmp_path, kind, peers=peers)
         is_waiting = asyncio.Event()
         enter = node.health.enter
@@ -263,10 +269,12 @@ async def test_cancelled_wait_for_others_leaves_nothing_open(tmp_path: Path, kin
         del node, start
         await check_closed(tmp_path, kept)
 
+    run(work)
+
 
 @pytest.mark.parametrize("kind", [build_raft, build_ha])
 @pytest.mark.parametrize("is_impatient", [False, True])
-async def test_log_that_opens_after_the_cancel_is_closed(
+def test_log_that_opens_after_the_cancel_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Build, is_impatient: bool
 ) -> None:
     """A cancelled start waits for its thread. One that is cancelled again does not, so there the
@@ -274,8 +282,9 @@ async def test_log_that_opens_after_the_cancel_is_closed(
     may_end, has_ended = threading.Event(), threading.Event()
     run_opening = Opening.run
 
-    async with beside_grpc() as kept:
-        is_open, loop = asyncio.Event(), asyncio.get_running_loop()
+    async def work(kept: Kept) -> None:
+        is_open = asyncio.Event()
+        loop = asyncio.get_running_loop()
 
         def slowly(self: Opening, open_it: Callable[[], Any]) -> Any:
             def opened() -> Any:
@@ -309,6 +318,8 @@ async def test_log_that_opens_after_the_cancel_is_closed(
         await asyncio.to_thread(has_ended.wait)
         del node, start
         await check_closed(tmp_path, kept)
+
+    run(work)
 
 
 async def test_applying_ends_before_a_cancelled_start_closes_the_log(
