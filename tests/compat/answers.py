@@ -24,6 +24,7 @@ from deploy.local_process import free_ports
 from store.record.message import decode_message
 from tests.java import SHORT_LIVED
 from tests.node.rocketmq.remoting.clients import ClassicClient, Heard, json_frame, send_fields
+from tests.store.records import messages
 
 NAME, TOPIC, GROUP, CLIENT = "g0-n1", "answers", "readers", "10.0.0.1@one"
 PLAIN, TAGGED, DELAYED, RETRIED, COMMITTED, ORDERED, BATCH, EMPTY, TIMED, DEAD = range(10)
@@ -305,13 +306,10 @@ def document(heard: Heard, side: Side) -> Row:
 
 
 def _messages(body: bytes) -> Iterator[dict[str, Any]]:
-    at = 0
-    while at < len(body):
-        message = decode_message(body, at)
+    for message in messages(body):
         store_host = "{}:{}".format(*message.store_host)
         hosts = {"born_host": message.born_host[0], "store_host": store_host}
         yield asdict(message) | hosts | {"body": message.body.decode()}
-        at += message.size_bytes
 
 
 def _rows(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -20,11 +20,11 @@ import pytest
 from deploy.local import LocalCluster
 from quorumlog.sync import connect
 from store.files.checksum import crc32c
-from store.record.message import decode_message
 from store.store import Store
 from tests.compat import foreign
 from tests.compat.foreign import Line, line_of
 from tests.compat.log_writer import CONFIG, QUEUE_COUNT, TOPIC
+from tests.store.records import messages
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 KILL_COUNT: Final = 4
@@ -67,12 +67,10 @@ def ours(directory: Path) -> list[Line]:
         for queue_id in range(QUEUE_COUNT):
             offset = 0
             while (got := store.pull(TOPIC, queue_id, offset, max_count=500)).record_count:
-                at = 0
-                while at < len(got.data):
-                    message = decode_message(got.data, at)
-                    body = message.body.decode()
-                    lines.append(Line("read", queue_id, message.queue_offset, body))
-                    at += message.size_bytes
+                lines += [
+                    Line("read", queue_id, message.queue_offset, message.body.decode())
+                    for message in messages(got.data)
+                ]
                 offset = got.next_offset
     return lines
 

@@ -16,11 +16,12 @@ from store.errors import InnerBatchError
 from store.fsck.check import verify
 from store.fsck.layout import GivenSettings
 from store.fsck.plan import plan
-from store.record.message import decode_message, encode_message
+from store.record.message import encode_message
 from store.store import Store
 from tests.compat import foreign
 from tests.compat.foreign import Line
 from tests.compat.log_writer import CONFIG
+from tests.store.records import messages
 
 TOPIC: Final = "Compat"
 BATCHES: Final = "CompatBatches"
@@ -44,11 +45,7 @@ def log_of(directory: Path) -> dict[str, bytes]:
 def ours(store: Store) -> dict[int, str]:
     bodies: dict[int, str] = {}
     while (got := store.pull(TOPIC, 0, len(bodies), max_count=500)).record_count:
-        at = 0
-        while at < len(got.data):
-            message = decode_message(got.data, at)
-            bodies[message.queue_offset] = message.body.decode()
-            at += message.size_bytes
+        bodies |= {message.queue_offset: message.body.decode() for message in messages(got.data)}
     return bodies
 
 

@@ -1,8 +1,8 @@
 """The official clients against several broker groups, and against nodes that trust few."""
 
 import asyncio
-import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -14,7 +14,7 @@ from quorumlog.pb.rocketmq_pb2 import QueryRouteRequest, QueryRouteResponse, Res
 from tests.compat.drivers import CallFailedError, Client, body_of
 from tests.compat.test_clients import receive
 from tests.node.peers.certificates import Authority
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long
 
@@ -32,16 +32,16 @@ async def create_topic(
 
 def wait_for_route(address: str, groups: set[str]) -> None:
     """Return once a node knows that these broker groups share the topic."""
-    deadline = time.monotonic() + PATIENCE_S
     with grpc.insecure_channel(address) as channel:
         ask = channel.unary_unary(f"/{SERVICE}/QueryRoute")
         request = QueryRouteRequest(topic=Resource(name="orders")).SerializeToString()
-        while True:
+
+        def is_shared() -> bool:
             data = ask(request, metadata=(("x-mq-client-id", "test"),), timeout=PATIENCE_S)
-            route = QueryRouteResponse.FromString(data)
-            if {queue.broker.name.split(".")[0] for queue in route.message_queues} == groups:
-                return
-            assert time.monotonic() < deadline, f"{address}: {route}"
+            queues = QueryRouteResponse.FromString(data).message_queues
+            return {queue.broker.name.split(".")[0] for queue in queues} == groups
+
+        wait_for(f"the groups of the topic at {address}", is_shared)
 
 
 def test_ordered_messages_over_two_groups(tmp_path: Path) -> None:
@@ -85,30 +85,18 @@ def test_nodes_that_demand_tls_and_a_key(tmp_path: Path) -> None:
     with LocalCluster.create(tmp_path / "c", settings=settings) as cluster:
         trusted = grpc.ssl_channel_credentials(authority.path.read_bytes())
         asyncio.run(create_topic(cluster, trusted))
+        ours: dict[str, Any] = {"key": KEY, "authority": authority.path}
         for language in ("python", "node"):
             home = tmp_path / language
-            with Client(
-                language,
-                cluster.address(1),
-                home,
-                key=KEY,
-                secret=SECRET,
-                authority=authority.path,
-            ) as client:
+            with Client(language, cluster.address(1), home, secret=SECRET, **ours) as client:
                 client.call("producer", topics=["orders"])
                 # Not all of them are for the leader: nodes trust each other, too.
                 for number in range(6):
                     client.call("send", topic="orders", body=b"%d" % number)
                 client.call("simple", group="readers-" + language, topic="orders")
                 assert len(receive(client, 6 if language == "python" else 12)) >= 6
-        with Client(
-            "python",
-            cluster.address(1),
-            tmp_path / "stranger",
-            key=KEY,
-            secret="another",
-            authority=authority.path,
-        ) as stranger:
+        home = tmp_path / "stranger"
+        with Client("python", cluster.address(1), home, secret="another", **ours) as stranger:
             stranger.call("producer", topics=["orders"])
             with pytest.raises(CallFailedError):
                 stranger.call("send", topic="orders", body=b"x")

@@ -22,8 +22,14 @@ from node.replication.raft.receipts import raft_receipts
 from node.replication.raft.storage.log import LedgerLog
 from node.state.appends import Committed, Prepared
 from node.state.machine import StateMachine
-from quorumlog.pb.admin_pb2 import CreateTopicRequest
+from quorumlog.pb.admin_pb2 import (
+    CreateTopicRequest,
+    DeleteGroupRequest,
+    DeleteTopicRequest,
+    TopicInfo,
+)
 from quorumlog.pb.common_pb2 import GroupSettings
+from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, CommitOffsetsResponse, GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
 from raft.errors import NotLeaderError
@@ -31,8 +37,9 @@ from raft.messages import Index, NodeId, Term
 from raft.ready import EntryKind
 from raft.transitions import Role
 from store.files.file_system import FileSystem
+from store.record.message import Message
 from tests.patience import eventually
-from tests.store.records import batch, small_config
+from tests.store.records import batch, messages, small_config
 
 CLUSTER = "cluster"
 ADDRESSES = {1: "host1:8081", 2: "host2:8082"}
@@ -120,17 +127,17 @@ class LocalDriver:
         done, self.pending = self.pending[:count], self.pending[count:] if count else []
         if not done:
             return
-        self._apply(done[-1].index)
+        self._apply(done[-1].index, done)
+        self._tell()
+
+    def _apply(self, index: Index, done: list[Pending]) -> None:
+        lo = self.applied_index + 1
+        self.log.dispatch(index + 1)
+        self.machine.apply(lo, index + 1)
         for entry in done:
             if not entry.future.done():
                 result = entry.prepared.result
                 entry.future.set_result(Committed(entry.index, entry.term, result, (1, 2), 7))
-        self._tell()
-
-    def _apply(self, index: Index) -> None:
-        lo = self.applied_index + 1
-        self.log.dispatch(index + 1)
-        self.machine.apply(lo, index + 1)
 
     def _tell(self) -> None:
         for listener in self._listeners:
@@ -200,11 +207,7 @@ class LocalDriver:
     def get_ready(self) -> None:
         """Apply everything up to the no-op."""
         pending, self.pending = self.pending, []
-        self._apply(self.log.last_index)
-        for entry in pending:
-            if not entry.future.done():
-                result = entry.prepared.result
-                entry.future.set_result(Committed(entry.index, entry.term, result, (1, 2), 7))
+        self._apply(self.log.last_index, pending)
         self.is_ready = True
         self._tell()
 
@@ -221,6 +224,27 @@ class Fixture(NamedTuple):
     async def append(self, lo: int, hi: int, **how: Any) -> AppendResponse:
         """Append messages [lo, hi) and return the receipt."""
         return await self.broker.append(request(lo, hi, **how))
+
+    async def put(self, *records: bytes) -> AppendResponse:
+        """Append records as one batch and return the receipt."""
+        append = AppendRequest(records=b"".join(records), record_count=len(records))
+        return await self.broker.append(append)
+
+    async def create_topic(self, topic: str, **how: Any) -> TopicInfo:
+        """Create a topic, or change it."""
+        return await self.broker.topics.create_topic(CreateTopicRequest(topic=topic, **how))
+
+    async def delete_topic(self, topic: str) -> None:
+        await self.broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
+
+    async def delete_group(self, group: str) -> None:
+        await self.broker.groups.delete_group(DeleteGroupRequest(group=group))
+
+    async def commit(self, group: str, *rows: tuple[str, int, int]) -> CommitOffsetsResponse:
+        """Commit offsets, each of a topic and a queue."""
+        offsets = [GroupOffset(topic=t, queue_id=q, offset=o) for t, q, o in rows]
+        commit = CommitOffsetsRequest(group=group, offsets=offsets)
+        return await self.broker.groups.commit_offsets(commit)
 
     async def written(self, call: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Begin a call that writes an entry, which stays undecided like all that come after it."""
@@ -249,6 +273,17 @@ def request(lo: int, hi: int, **how: Any) -> AppendRequest:
         if name in how
     }
     return AppendRequest(records=batch(lo, hi, **how), **{"record_count": hi - lo, **fields})
+
+
+def hidden(node: Fixture, topic: str, queue_id: int = 0) -> list[Message]:
+    """Return what a queue has, also of a topic that no client may read."""
+    reads, seen = node.log.store.reads, list[Message]()
+    offset, hi = reads.queue_range(topic, queue_id)
+    while offset < hi:
+        page = reads.pull(topic, queue_id, offset, max_count=10_000)
+        seen += messages(page.data)
+        offset = page.next_offset
+    return seen
 
 
 async def expire_some(node: Fixture) -> None:
@@ -300,11 +335,9 @@ async def node_at(
         clock.now_ms -= limits.group_settle_ms
         driver._tell()
         clock.now_ms += limits.group_settle_ms  # All members of groups had time to speak.
-        for topic, queue_count in ({"orders": 4} if topics is None else topics).items():
-            await broker.topics.create_topic(
-                CreateTopicRequest(topic=topic, queue_count=queue_count)
-            )
         node = Fixture(broker, driver, machine, log, clock)
+        for topic, queue_count in ({"orders": 4} if topics is None else topics).items():
+            await node.create_topic(topic, queue_count=queue_count)
         for queue_id in range(4 if filled else 0):
             await node.append(0, filled, queue_id=queue_id)
         yield node

@@ -7,9 +7,18 @@ from node.config.limits import Limits
 from node.state.checkpoint_files import CheckpointFiles
 from node.state.image import decode_image, encode_image
 from node.state.machine import StateMachine
-from node.state.state import State, StateImage
+from node.state.state import EMPTY_IMAGE, Member, State, StateImage
+from node.state.tables.topic_types import TopicSettings
 from store.files.file_system import FileSystem
 from tests.node.broker_fakes import Fixture
+
+SMALL = EMPTY_IMAGE._replace(
+    topics={"orders": TopicSettings(4, 6), "%RETRY%readers": TopicSettings(1, 4, "FIFO")},
+    groups={"readers": {"orders": {0: 123, 3: 120}, "%RETRY%readers": {0: 4}}, "idle": {}},
+    producers=((0xFEDCBA9876543210, 9, (100, 200, 300)), (1, 0, (50,))),
+    members={1: Member("127.0.0.1:8081", "127.0.0.1:40911"), 2: Member("[::1]:8082", "")},
+)
+"""A state with rows in each of its own tables."""
 
 
 def loaded(root: Path, fs: FileSystem | None = None) -> tuple[CheckpointFiles, StateImage | None]:

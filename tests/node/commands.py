@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from node.config.limits import Limits
+from node.state.state import State
 from quorumlog.pb.state_pb2 import Command
 
 SMALL_LIMITS = replace(
@@ -18,6 +19,14 @@ SMALL_LIMITS = replace(
     member_count_max=2,
     cancelled_delayed_count_max=3,
 )
+
+
+def state_after(*commands: Command, limits: Limits = SMALL_LIMITS) -> State:
+    """Apply commands that are all accepted."""
+    state = State(limits)
+    for number, command in enumerate(commands):
+        assert state.apply_command(command, 100 * number) is None, command
+    return state
 
 
 def put_topic(

@@ -5,8 +5,7 @@ from typing import Any
 
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store.record.message import encode_message
-from tests.node.broker_fakes import Fixture
-from tests.store.records import messages
+from tests.node.broker_fakes import Fixture, hidden
 
 NOW = 1_000_000
 """Of the broker's clock when a test begins."""
@@ -29,13 +28,7 @@ async def send(node: Fixture, *records: bytes, **how: int) -> AppendResponse:
 
 def bodies(node: Fixture, topic: str = "orders", queue_id: int = 0) -> list[int]:
     """The numbers of the messages that readers see, in order."""
-    body_numbers, offset = list[int](), node.log.store.reads.queue_range(topic, queue_id)[0]
-    while True:
-        result = node.log.store.reads.pull(topic, queue_id, offset, max_count=1_000)
-        if not result.record_count:
-            return body_numbers
-        body_numbers += [int(message.body) for message in messages(result.data)]
-        offset = result.next_offset
+    return [int(message.body) for message in hidden(node, topic, queue_id)]
 
 
 async def settle(node: Fixture) -> None:

@@ -4,6 +4,8 @@ Each short way has one condition, and this makes the condition false. A node wit
 the same, byte for byte.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -34,22 +36,11 @@ def without_short_ways(store: ReplicaStore, machine: StateMachine | None = None)
         machine._dispatcher = None  # It pulls its queue.
 
 
-def general_stamping() -> Any:
+@contextmanager
+def general_stamping() -> Iterator[None]:
     """While it is entered: no records are stamped by column, no entry is checked alone."""
-    return _Both(
+    with (
         patch.object(stamp, "_UNIFORM_TRIES", 0),
         patch.object(raw, "_one_entry", lambda *args: None),
-    )
-
-
-class _Both:
-    def __init__(self, *parts: Any) -> None:
-        self._parts = parts
-
-    def __enter__(self) -> None:
-        for part in self._parts:
-            part.start()
-
-    def __exit__(self, *args: object) -> None:
-        for part in self._parts:
-            part.stop()
+    ):
+        yield

@@ -20,8 +20,6 @@ from node.replication.raft.assembly import RaftAssembly
 from node.replication.raft.digests import checks
 from node.state.state import Member
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
-from tests.coroutines import TIMEOUT_S
-from tests.node.links import run
 from tests.node.processes import connected, typed_error
 from tests.node.whole_nodes import Fatal
 from tests.patience import eventually
@@ -94,38 +92,35 @@ async def leader_of(nodes: dict[int, KeptAssembly]) -> KeptAssembly:
     return max(ready(), key=lambda node: node.driver.term)
 
 
-def test_diverged_node_says_so_everywhere_and_clients_go_on(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with nodes_of(tmp_path / "c") as nodes:
-            leader = await leader_of(nodes)
-            addresses = ",".join(one.node.address for one in nodes.values())
-            async with quorumlog.connect(addresses) as client:
-                await client.admin.create_topic("orders")
-                async with client.producer() as producer:
-                    await producer.send("orders", b"one")
-                    other = next(node for node in nodes.values() if node is not leader)
-                    other.machine.state.members[77] = Member("planted:1", "")
-                    await producer.send("orders", b"two")
-                    await eventually(lambda: other.fence.reason, "a fence")
-                    await producer.send("orders", b"three")
-            await eventually(lambda: not other.host.health.ready().is_good, "not ready")
-            assert other.checks.fence.reason
-            assert other.checks.differing_count >= 1
-            assert not leader.checks.fence.reason
-            status = await other.node.admin.node_status(admin_pb2.NodeStatusRequest())
-            assert "its replicated state differs from that of a majority: members" in status.detail
-            refused = await asyncio.to_thread(local_pull, other.node.address)
-            assert refused == "node.state_diverged"
-            assert await asyncio.to_thread(local_pull, leader.node.address) == ""
-            # Probes and clients hear of it at once, whether anything is applied or not.
-            third = next(node for node in nodes.values() if node not in (leader, other))
-            seen: list[bool] = []
-            third.host.health.add_listener(seen.append)
-            third.fence.close("planted", 1)
-            third.fence.lift(2)
-            assert seen == [False, True]
-
-    run(asyncio.wait_for(work(), TIMEOUT_S))
+async def test_diverged_node_says_so_everywhere_and_clients_go_on(tmp_path: Path) -> None:
+    async with nodes_of(tmp_path / "c") as nodes:
+        leader = await leader_of(nodes)
+        addresses = ",".join(one.node.address for one in nodes.values())
+        async with quorumlog.connect(addresses) as client:
+            await client.admin.create_topic("orders")
+            async with client.producer() as producer:
+                await producer.send("orders", b"one")
+                other = next(node for node in nodes.values() if node is not leader)
+                other.machine.state.members[77] = Member("planted:1", "")
+                await producer.send("orders", b"two")
+                await eventually(lambda: other.fence.reason, "a fence")
+                await producer.send("orders", b"three")
+        await eventually(lambda: not other.host.health.ready().is_good, "not ready")
+        assert other.checks.fence.reason
+        assert other.checks.differing_count >= 1
+        assert not leader.checks.fence.reason
+        status = await other.node.admin.node_status(admin_pb2.NodeStatusRequest())
+        assert "its replicated state differs from that of a majority: members" in status.detail
+        refused = await asyncio.to_thread(local_pull, other.node.address)
+        assert refused == "node.state_diverged"
+        assert await asyncio.to_thread(local_pull, leader.node.address) == ""
+        # Probes and clients hear of it at once, whether anything is applied or not.
+        third = next(node for node in nodes.values() if node not in (leader, other))
+        seen: list[bool] = []
+        third.host.health.add_listener(seen.append)
+        third.fence.close("planted", 1)
+        third.fence.lift(2)
+        assert seen == [False, True]
 
 
 def local_pull(address: str) -> str:

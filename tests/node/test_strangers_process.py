@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Self
 
 import pytest
 
@@ -13,7 +14,7 @@ from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
 from node.config.exposure import ANYONE_MAY_BE_A_NODE
 from node.peers import handshake
-from node.peers.frames import FrameKind, FrameParser, encode_head
+from node.peers.frames import FrameKind
 from node.peers.handshake import LinkIdentity
 from node.replication.ha.core.types import HaBinding, HaStanding
 from node.replication.ha.core.wire import Bound, Hello, encode
@@ -33,6 +34,7 @@ from raft.messages import (
     VoteRequest,
 )
 from raft.messages import Standing as RaftStanding
+from tests.node.links import Raw
 from tests.node.processes import run_to_end
 from tests.patience import PATIENCE_S, wait_for
 
@@ -41,70 +43,24 @@ LAST = (1 << 63) - 1
 MEMBERS = ConfigurationAt(-1, Configuration((1, 2, 3)))
 
 
-class Stranger:
-    """A raw socket that shakes hands as node `claims` and then sends what it likes."""
-
-    def __init__(self, address: tuple[str, int], identity: LinkIdentity, *, to: int) -> None:
-        self._socket = socket.create_connection(address, PATIENCE_S)
-        self._parser = FrameParser()
-        self._identity, self._to = identity, to
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def shake_hands(self) -> None:
-        """Get in; fails with what the node said if it refuses."""
-        kind, header, _ = self.read()
-        assert kind is FrameKind.CHALLENGE, kind
-        _, hello = handshake.hello(self._identity, header, to=self._to, last_index=0)
-        self.send(FrameKind.HELLO, hello)
-        kind, header, _ = self.read()
-        assert kind is FrameKind.WELCOME, handshake.read_goodbye(header)
-
-    def send(self, kind: FrameKind, header: bytes) -> None:
-        """Send a frame of the peer link."""
-        self.send_raw(encode_head(kind, header))
-
-    def send_raw(self, data: bytes) -> None:
-        """Send any bytes."""
-        self._socket.sendall(data)
-
-    def read(self) -> tuple[FrameKind, bytes, bytes]:
-        """Return the next frame of the peer link."""
-        while True:
-            frame = self._parser.next_frame()
-            if frame is not None:
-                kind, header, payload = frame
-                return kind, header, bytes(payload)
-            size_bytes = self._socket.recv_into(self._parser.buffer())
-            assert size_bytes, "the node closed the connection"
-            self._parser.filled(size_bytes)
-
-    def goodbye(self) -> str:
-        """Return the code with which the node ends the connection, whatever it says before."""
-        while True:
-            kind, header, _ = self.read()
-            if kind is FrameKind.GOODBYE:
-                return handshake.read_goodbye(header)[0]
-
-    def read_to_the_end(self) -> None:
-        """Return once the node has closed the connection, with a word or without."""
-        while self._socket.recv(1 << 16):
-            pass
-
-
 def claims(node: int, *, cluster_id: str, group: str = "g0", secret: bytes = b"") -> LinkIdentity:
     """Who the stranger says it is."""
     return LinkIdentity(cluster_id, group, node, "0.1.0", "127.0.0.1:1", secret)
 
 
-def peer_address(cluster: LocalCluster, node: int) -> tuple[str, int]:
+@asynccontextmanager
+async def stranger_at(cluster: LocalCluster, node: int, who: LinkIdentity) -> AsyncIterator[Raw]:
+    """Get in at the peer port of a node as somebody."""
     file = cluster.node_directory(node) / "data" / "node.json"
-    host, _, port = json.loads(file.read_text())["peer_address"].rpartition(":")
-    return host, int(port)
+    stranger = Raw()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            address = json.loads(file.read_text())["peer_address"]
+            await stranger.dial(int(address.rpartition(":")[2]))
+            await stranger.shake_hands(who, node)
+            yield stranger
+    finally:
+        stranger.close()
 
 
 def term_of(cluster: LocalCluster, node: int) -> int:
@@ -127,13 +83,13 @@ def absurd_messages() -> dict[str, Message]:
     }
 
 
-def say(address: tuple[str, int], who: LinkIdentity, to: int, message: Message) -> str:
+async def say(cluster: LocalCluster, node: int, who: LinkIdentity, message: Message) -> str:
     """Get in as somebody, say one thing, and return with which code the node ends it."""
-    kind, header = encode_message(message)
-    with Stranger(address, who, to=to) as stranger:
-        stranger.shake_hands()
-        stranger.send(kind, header)
-        return stranger.goodbye()
+    async with stranger_at(cluster, node, who) as stranger:
+        await stranger.send(*encode_message(message))
+        kind, header, _ = (await stranger.ended())[-1]
+        assert kind is FrameKind.GOODBYE
+        return handshake.read_goodbye(header)[0]
 
 
 def test_a_cluster_outlives_absurd_terms(tmp_path: Path) -> None:
@@ -146,7 +102,7 @@ def test_a_cluster_outlives_absurd_terms(tmp_path: Path) -> None:
             for name, message in absurd_messages().items():
                 said = "replaced"
                 while said == "replaced":  # The peer itself dialled again just then.
-                    said = say(peer_address(cluster, node), who, node, message)
+                    said = asyncio.run(say(cluster, node, who, message))
                 assert said == "term_jump", name
             closed = metric_of(cluster, node, "quorumlog_peer_closed_total", code="term_jump")
             assert closed == len(absurd_messages())
@@ -167,10 +123,13 @@ def test_a_forged_term_that_is_taken_is_told(tmp_path: Path) -> None:
         leader = cluster.leader_id()
         other = leader % 3 + 1
         who = claims(leader, cluster_id=cluster.cluster_id)
-        with Stranger(peer_address(cluster, other), who, to=other) as stranger:
-            stranger.shake_hands()
-            stranger.send(*encode_message(forged))
-            wait_for("the jump", lambda: term_of(cluster, leader) > high)
+
+        async def forge() -> None:
+            async with stranger_at(cluster, other, who) as stranger:
+                await stranger.send(*encode_message(forged))
+                wait_for("the jump", lambda: term_of(cluster, leader) > high)
+
+        asyncio.run(forge())
         cluster.wait_ready()
         assert high < term_of(cluster, cluster.leader_id()) < high + 1000
         shown = "; ".join(one.detail for one in cluster.status())
@@ -190,12 +149,17 @@ def test_a_master_outlives_absurd_epochs(tmp_path: Path) -> None:
         group = "g0 (master-slave, 2 copies of 1,2,3)"
         who = claims(other, cluster_id=cluster.cluster_id, group=group)
         absurd = Bound(HaBinding((1 << 31) - 1, other, 9), 1, 0, 0, 0, HaStanding.FULL, 7)
+
+        async def bind() -> None:
+            async with stranger_at(cluster, master, who) as stranger:
+                hello = Hello(other, 7, f"{cluster.cluster_id}/g0")
+                await stranger.put(encode(hello) + encode(absurd))
+                loop = asyncio.get_running_loop()
+                while await loop.sock_recv(stranger.socket, 1 << 16):
+                    pass
+
         for _ in range(3):
-            with Stranger(peer_address(cluster, master), who, to=master) as stranger:
-                stranger.shake_hands()
-                stranger.send_raw(encode(Hello(other, 7, f"{cluster.cluster_id}/g0")))
-                stranger.send_raw(encode(absurd))
-                stranger.read_to_the_end()
+            asyncio.run(bind())
         wait_for(
             "the refusals", lambda: metric_of(cluster, master, "quorumlog_ha_epoch_jumps_total")
         )

@@ -55,12 +55,6 @@ async def stored(node: Fixture, topic: str = "orders", queue_id: int = 0) -> lis
         stored_messages += messages(response.records)
 
 
-def hidden(node: Fixture, topic: str) -> list[Message]:
-    """Return what queue 0 of a topic has, also of one that no client may read."""
-    reads = node.log.store.reads
-    return messages(reads.pull(topic, 0, reads.queue_range(topic, 0)[0], max_count=1_000).data)
-
-
 @asynccontextmanager
 async def producer(
     node: Fixture, group: str = GROUP

@@ -6,7 +6,7 @@ what was printed last on their link are not. `README.md` beside this file lists 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from raft.errors import PeerProtocolError, RaftError
@@ -30,7 +30,7 @@ from raft.rules import recovery, snapshot, transfer
 from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, install, payload_of, vote_reply, vote_request
-from tests.raft.cluster import Cluster, state_of
+from tests.raft.cluster import DELIVERY_COUNT_MAX, Cluster, state_of
 
 DASHES = "----"
 Block = tuple[str, list[str], list[str]]
@@ -145,11 +145,14 @@ class Transcript:
         method: Callable[[list[str], dict[str, str]], None] | None = getattr(
             self, f"do_{verb}", None
         )
-        if method is None:
+        if method is None and verb not in CALLS:
             raise ValueError(f"unknown command: {line}")
         self._merge = None
         try:
-            method(plain, options)
+            if method is None:
+                CALLS[verb](self.c, plain, options)
+            else:
+                method(plain, options)
         except IndexError as error:
             raise ValueError(f"too few words: {line}") from error
         except PeerProtocolError as error:
@@ -163,6 +166,9 @@ class Transcript:
     def c(self) -> Cluster:
         assert self.cluster is not None, "no cluster yet"
         return self.cluster
+
+    def _nodes(self, word: str) -> Sequence[int]:
+        return sorted(self.c.nodes) if word == "all" else ids(word)
 
     # What happened.
 
@@ -253,16 +259,10 @@ class Transcript:
         )
         self.c.start(node, initial)
 
-    def do_join(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.start_joining(int(words[0]))
-
     def do_crash(self, words: list[str], _: dict[str, str]) -> None:
         """Power loss; `kill` in the second word keeps what the page cache held."""
         self.c.crash(int(words[0]), keep_unsynced="kill" in words)
         self._roles[int(words[0])] = Role.FOLLOWER
-
-    def do_restart(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.restart(int(words[0]), recovering="recovering" in words, wiped="wiped" in words)
 
     def do_forget(self, words: list[str], options: dict[str, str]) -> None:
         """Lose acked entries of a crashed node: its cache was never synced (flush=async)."""
@@ -286,10 +286,6 @@ class Transcript:
     def do_room(self, words: list[str], _: dict[str, str]) -> None:
         self.c.nodes[int(words[0])].has_room = words[1] == "back"
 
-    def do_sync(self, words: list[str], options: dict[str, str]) -> None:
-        through = int(options["through"]) if "through" in options else None
-        self.c.sync(int(words[0]), through=through)
-
     def do_applying(self, words: list[str], _: dict[str, str]) -> None:
         node = int(words[0])
         self.c.nodes[node].applies_at_once = words[1] == "fast"
@@ -300,32 +296,17 @@ class Transcript:
     # Commands about time and network.
 
     def do_tick(self, words: list[str], options: dict[str, str]) -> None:
-        nodes = sorted(self.c.nodes) if words[0] == "all" else list(ids(words[0]))
         for _ in range(int(options.get("count", "1"))):
-            for node in nodes:
+            for node in self._nodes(words[0]):
                 self.c.tick(node)
 
-    def do_run(self, _: list[str], options: dict[str, str]) -> None:
-        """Tick everyone and deliver everything, so many times."""
-        self.c.tick_all(int(options["ticks"]))
-
     def do_deliver(self, words: list[str], options: dict[str, str]) -> None:
-        count = int(options["count"]) if "count" in options else None
         for pair in links(words):
-            if count is None:
-                self.c.deliver(link=pair)
-            else:
-                self.c.deliver(link=pair, count=count)
+            self.c.deliver(link=pair, count=int(options.get("count", DELIVERY_COUNT_MAX)))
 
     def do_drop(self, words: list[str], _: dict[str, str]) -> None:
         for pair in links(words):
             self.lines.append(f"{self.c.drop(pair)} lost")
-
-    def do_hold(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.held |= {link(word) for word in words}
-
-    def do_release(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.held -= {link(word) for word in words}
 
     def do_repeat(self, words: list[str], _: dict[str, str]) -> None:
         """Duplicate what is in flight on a link."""
@@ -343,10 +324,6 @@ class Transcript:
         for node in ids(words[0]):
             self.c.isolate(node)
 
-    def do_cut(self, words: list[str], _: dict[str, str]) -> None:
-        pairs = [link(word) for word in words]
-        self.c.cuts |= set(pairs)
-
     def do_split(self, words: list[str], _: dict[str, str]) -> None:
         groups = [ids(word) for word in words]
         for group in groups:
@@ -354,50 +331,32 @@ class Transcript:
                 if other != group:
                     self.c.cuts |= {(a, b) for a in group for b in other}
 
-    def do_heal(self, _: list[str], __: dict[str, str]) -> None:
-        self.c.heal()
-
     def do_inject(self, words: list[str], options: dict[str, str]) -> None:
         """Hand a forged or very late message to a node: `inject 1->2 Append term=1 prev=3@1
         ...`."""
         sender, to = link(words[0])
         term = int(options["term"])
         message: Message
+        pre = words[1].startswith("Pre")
+        payload: object = None
         if words[1] == "Append":
-            prev = options.get("prev", "start")
-            at = (-1, 0) if prev == "start" else tuple(int(part) for part in prev.split("@"))
-            message = append(
-                sender,
-                to,
-                term,
-                prev=(at[0], at[1]),
-                terms=list(ids(options.get("terms", ""))),
-                commit=int(options.get("commit", "-1")),
-            )
-            self.c.receive(to, message, payload_of(message))
-            return
-        if words[1] == "Snapshot":
-            index, of_term = (int(part) for part in options["through"].split("@"))
+            terms, commit = ids(options.get("terms", "")), int(options.get("commit", "-1"))
+            prev = index_and_term(options.get("prev", "start"))
+            message = append(sender, to, term, prev=prev, terms=terms, commit=commit)
+            payload = payload_of(message)
+        elif words[1] == "Snapshot":
             members = self.c.state(to).configurations[0]
-            self.c.receive(to, install(sender, to, term, SnapshotMeta(index, of_term, members)))
-            return
-        if words[1] == "Ack":
+            meta = SnapshotMeta(*index_and_term(options["through"]), members)
+            message = install(sender, to, term, meta)
+        elif words[1] == "Ack":
             message = append_reply(sender, to, term, match=int(options["match"]))
         elif words[1] in ("Vote", "PreVote"):
-            last = tuple(int(part) for part in options.get("last", "-1@0").split("@"))
-            message = vote_request(
-                sender, to, term, last=(last[0], last[1]), pre=words[1] == "PreVote"
-            )
+            last = index_and_term(options.get("last", "start"))
+            message = vote_request(sender, to, term, last=last, pre=pre)
         else:
-            message = vote_reply(
-                sender,
-                to,
-                term,
-                vote_term=int(options.get("vote_term", term)),
-                granted="rejected" not in words,
-                pre=words[1] == "PreVoteReply",
-            )
-        self.c.receive(to, message)
+            vote_term, granted = int(options.get("vote_term", term)), "rejected" not in words
+            message = vote_reply(sender, to, term, vote_term=vote_term, granted=granted, pre=pre)
+        self.c.receive(to, message, payload)
 
     # Commands of clients and operators.
 
@@ -406,9 +365,6 @@ class Transcript:
         for word in words[1:]:
             self.c.nodes[node].replica.propose(word, word)
         self.c.settle(node)
-
-    def do_read(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.read(int(words[0]), int(words[1]))
 
     def do_change(self, words: list[str], _: dict[str, str]) -> None:
         node = int(words[0])
@@ -424,9 +380,6 @@ class Transcript:
         recovery.accept_loss(self.c.nodes[int(words[0])].replica.core.state)
         self.c.settle(int(words[0]))
 
-    def do_unreachable(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.nodes[int(words[0])].replica.core.report_unreachable(int(words[1]))
-
     def do_snapshot(self, words: list[str], _: dict[str, str]) -> None:
         """Take a snapshot of what is applied and cut the log there."""
         found = self.c.nodes[int(words[0])]
@@ -441,8 +394,7 @@ class Transcript:
     # Questions.
 
     def do_log(self, words: list[str], _: dict[str, str]) -> None:
-        nodes = sorted(self.c.nodes) if words[0] == "all" else list(ids(words[0]))
-        for node in nodes:
+        for node in self._nodes(words[0]):
             state = self.c.state(node)
             view = state.log
             held = span(view.all_runs(), view.last_index + 1) or "empty"
@@ -454,8 +406,7 @@ class Transcript:
             )
 
     def do_state(self, words: list[str], _: dict[str, str]) -> None:
-        nodes = sorted(self.c.nodes) if words[0] == "all" else list(ids(words[0]))
-        for node in nodes:
+        for node in self._nodes(words[0]):
             state = self.c.state(node)
             voters = ",".join(str(voter) for voter in state.voters) or "none"
             learners = ",".join(str(learner) for learner in state.learners)
@@ -473,8 +424,35 @@ class Transcript:
             )
 
 
+CALLS: dict[str, Callable[[Cluster, list[str], dict[str, str]], object]] = {
+    "join": lambda c, words, _: c.start_joining(int(words[0])),
+    "restart": lambda c, words, _: c.restart(
+        int(words[0]), recovering="recovering" in words, wiped="wiped" in words
+    ),
+    "sync": lambda c, words, options: c.sync(
+        int(words[0]), through=int(options["through"]) if "through" in options else None
+    ),
+    "run": lambda c, _, options: c.tick_all(int(options["ticks"])),
+    "hold": lambda c, words, _: c.held.update(map(link, words)),
+    "release": lambda c, words, _: c.held.difference_update(map(link, words)),
+    "cut": lambda c, words, _: c.cuts.update(map(link, words)),
+    "heal": lambda c, _, __: c.heal(),
+    "read": lambda c, words, _: c.read(int(words[0]), int(words[1])),
+    "unreachable": lambda c, words, _: c.nodes[int(words[0])].replica.core.report_unreachable(
+        int(words[1])
+    ),
+}
+"""Commands that are one call of the cluster."""
+
+
 def ids(word: str) -> tuple[int, ...]:
     return tuple(int(part) for part in word.split(",") if part)
+
+
+def index_and_term(text: str) -> tuple[int, int]:
+    """Read `3@1`, or `start`."""
+    index, term = ("-1", "0") if text == "start" else text.split("@")
+    return int(index), int(term)
 
 
 def link(word: str) -> tuple[int, int]:
@@ -484,6 +462,4 @@ def link(word: str) -> tuple[int, int]:
 
 def links(words: list[str]) -> list[tuple[int, int] | None]:
     """Return the named links, or one None that stands for all."""
-    if not words:
-        return [None]
-    return [link(word) for word in words]
+    return [link(word) for word in words] or [None]

@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-import grpc
-
 from deploy.local import LocalCluster
-from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
+from quorumlog.pb.log_pb2 import RouteRequest
 from quorumlog.sync import connect
 from store.record.topic_names import TRACE_TOPIC
 from tests.compat.official.account import GROUPS, KINDS, Account, account
 from tests.compat.official.clients import Official
+from tests.node.processes import connected
 
+IsEnough = Callable[[dict[str, Any]], bool]
 START_S: Final = 60.0
 SEND_S: Final = 300.0
 RECEIVE_S: Final = 600.0
@@ -82,7 +82,7 @@ class Program:
         self._log.close()
         self._said.close()
 
-    def wait_for(self, is_enough: Callable[[dict[str, Any]], bool], timeout_s: float) -> None:
+    def wait_for(self, is_enough: IsEnough, timeout_s: float) -> None:
         """Show each event, from the first, until one is enough. Fails when the process ends."""
         deadline, at = time.monotonic() + timeout_s, 0
         while True:
@@ -102,28 +102,28 @@ class Program:
             return self.events[at:]
 
 
-class _Received:
+def _received(sent: list[dict[str, Any]], groups: Sequence[str]) -> IsEnough:
     """Whether every group has everything that was acknowledged."""
+    kept = {f"{e['kind']}:{e['number']}" for e in sent if e["event"] == "acked" and e["kept"]}
+    left = {(group, body) for group in groups for body in kept}
 
-    def __init__(self, sent: list[dict[str, Any]], groups: Sequence[str]) -> None:
-        kept = {f"{e['kind']}:{e['number']}" for e in sent if e["event"] == "acked" and e["kept"]}
-        self._open = {(group, body) for group in groups for body in kept}
-
-    def __call__(self, event: dict[str, Any]) -> bool:
+    def is_enough(event: dict[str, Any]) -> bool:
         if event["event"] == "received":
-            self._open.discard((event["group"], event["body"]))
-        return not self._open
+            left.discard((event["group"], event["body"]))
+        return not left
+
+    return is_enough
 
 
-class _Acked:
+def _acked(count: int) -> IsEnough:
     """Whether so many ordered messages were acknowledged."""
 
-    def __init__(self, count: int) -> None:
-        self._left_count = count
+    def is_enough(event: dict[str, Any]) -> bool:
+        nonlocal count
+        count -= event["event"] == "acked" and event["kind"] == "ordered"
+        return count <= 0
 
-    def __call__(self, event: dict[str, Any]) -> bool:
-        self._left_count -= event["event"] == "acked" and event["kind"] == "ordered"
-        return self._left_count <= 0
+    return is_enough
 
 
 def prepare(cluster: LocalCluster, prefix: str) -> None:
@@ -142,13 +142,9 @@ def broker_addresses(cluster: LocalCluster) -> list[str]:
     """Return the address of each node's own broker name."""
     addresses = []
     for number, node in enumerate(cluster.node_ids):
-        with grpc.insecure_channel(cluster.address(node)) as channel:
-            method = channel.unary_unary(
-                "/quorumlog.v1.LogService/Route",
-                request_serializer=RouteRequest.SerializeToString,
-                response_deserializer=RouteResponse.FromString,
-            )
-            port = method(RouteRequest()).remoting_addresses[number].rpartition(":")[2]
+        with connected(cluster.address(node)) as client:
+            route = client.log.Route(RouteRequest())
+            port = route.remoting_addresses[number].rpartition(":")[2]
         addresses.append(f"127.0.0.1:{port}")
     return addresses
 
@@ -174,7 +170,7 @@ def run_requests(client: Official, cluster: LocalCluster, home: Path, count: int
     arguments, leader = client_arguments(client, cluster, count), cluster.leader_id()
     with Program(client, home, "request", *arguments) as program:
         program.wait_for(lambda event: event["event"] == "ready", START_S)
-        program.wait_for(_Acked(count // 2), SEND_S)
+        program.wait_for(_acked(count // 2), SEND_S)
         cluster.kill(leader)
         program.wait_for(lambda event: event["event"] == "done", SEND_S)
         return program
@@ -192,13 +188,13 @@ def run(
     arguments, leader = client_arguments(client, cluster, count), cluster.leader_id()
     with Program(client, home / "produce", "produce", *arguments) as producer:
         producer.wait_for(lambda event: event["event"] == "ready", START_S)
-        producer.wait_for(_Acked(count // 2), SEND_S)
+        producer.wait_for(_acked(count // 2), SEND_S)
         killed_at = len(producer.events)
         cluster.kill(leader)
         if not client.takes_addresses:
             cluster.restart(leader)
         if client.is_classic and leader_returns:
-            producer.wait_for(_Acked(count * 3 // 4), SEND_S)
+            producer.wait_for(_acked(count * 3 // 4), SEND_S)
             cluster.restart(leader)
             leader = cluster.leader_id()
             cluster.kill(leader)
@@ -207,7 +203,7 @@ def run(
             cluster.restart(leader)
         with Program(client, home / "consume", "consume", *arguments) as consumer:
             consumer.wait_for(lambda event: event["event"] == "ready", START_S)
-            consumer.wait_for(_Received(producer.events, client.groups), RECEIVE_S)
+            consumer.wait_for(_received(producer.events, client.groups), RECEIVE_S)
             return account(
                 producer.events,
                 consumer.events,

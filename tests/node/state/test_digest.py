@@ -25,22 +25,16 @@ from node.state.digest import (
 )
 from node.state.image import decode_image, encode_image
 from node.state.registry import TABLES
-from node.state.state import EMPTY_IMAGE, Member, State, StateImage, Versions
-from node.state.tables.topic_types import Offsets, TopicSettings
+from node.state.state import EMPTY_IMAGE, State, StateImage, Versions
+from node.state.tables.topic_types import Offsets
 from quorumlog.pb import state_pb2 as pb
-from tests.node.checkpoints import loaded, saved
+from tests.node.checkpoints import SMALL, loaded, saved
 from tests.node.commands import SMALL_LIMITS, put_topic
 from tests.node.state.random_commands import random_command
 from tests.seeds import some_of
 
 COMMAND_COUNT = 400
 CORE_TABLES = ("topics", "groups", "producers", "members")
-SMALL = EMPTY_IMAGE._replace(
-    topics={"orders": TopicSettings(4, 6), "%RETRY%readers": TopicSettings(1, 4, "FIFO")},
-    groups={"readers": {"orders": {0: 123, 3: 120}, "%RETRY%readers": {0: 4}}, "idle": {}},
-    producers=((0xFEDCBA9876543210, 9, (100, 200, 300)), (1, 0, (50,))),
-    members={1: Member("127.0.0.1:8081", "127.0.0.1:40911"), 2: Member("[::1]:8082", "")},
-)
 
 
 def tables_of(image: StateImage) -> tuple[tuple[str, bytes], ...]:

@@ -22,15 +22,8 @@ from tests.node.commands import (
     producer_batch,
     put_member,
     put_topic,
+    state_after,
 )
-
-
-def state_after(*commands: Command) -> State:
-    """Apply commands that are all accepted."""
-    state = State(SMALL_LIMITS)
-    for number, command in enumerate(commands):
-        assert state.apply_command(command, 100 * number) is None, command
-    return state
 
 
 def refuse(state: State, command: Command, kind: type[NodeError]) -> NodeError:

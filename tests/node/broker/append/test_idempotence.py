@@ -18,9 +18,8 @@ from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store.errors import Outcome
 from store.record.message import Message, encode_message
 from tests.node.broker.append.test_produce import stored
-from tests.node.broker_fakes import Fixture, node_at, node_with, request
+from tests.node.broker_fakes import Fixture, expire_some, hidden, node_at, node_with, request
 from tests.node.links import run
-from tests.node.transaction_calls import hidden
 from tests.seeds import examples
 
 SMALL_WINDOW = replace(Limits(), producer_window_count=4, producer_count_max=2)
@@ -122,9 +121,7 @@ async def test_a_duplicate_that_is_too_old_counts_as_sent(node: Fixture) -> None
 
 async def test_a_duplicate_whose_entry_was_deleted_counts_as_sent(node: Fixture) -> None:
     await node.append(0, 1, producer_id=7, sequence=0)
-    while len(node.log.store.log.files.files) < 3:
-        await node.append(0, 20)
-    node.log.store.log.delete_first()
+    await expire_some(node)
     with pytest.raises(errors.DuplicateExpiredError) as caught:
         await node.append(0, 1, producer_id=7, sequence=0)
     assert describe(caught.value).outcome is Outcome.APPLIED
@@ -165,33 +162,6 @@ async def test_batches_that_wait_for_room_keep_their_order(node: Fixture) -> Non
     assert (await repeated).is_duplicate
     with pytest.raises(errors.OutOfSequenceError, match="expected is 5"):
         await ahead
-    assert await stored(node) == [0, 1, 2, 3, 4]
-
-
-async def test_the_next_leader_knows_what_survived(node: Fixture) -> None:
-    """What an older term left under way counts only as far as it was committed."""
-    node.driver.is_holding = True
-    requests = [request(n, n + 1, producer_id=7, sequence=n) for n in range(3)]
-    futures = [node.broker.append_nowait(one) for one in requests]
-    node.driver.lose()
-    node.driver.lead(is_ready=False)
-    # All three survived, but their callers have heard nothing yet.
-    node.driver.get_ready()
-    again = [await node.broker.append(one) for one in requests]
-    first = await asyncio.gather(*futures)
-    assert [place(receipt) for receipt in again] == [place(receipt) for receipt in first]
-    assert all(receipt.is_duplicate for receipt in again)
-
-    futures = [
-        node.broker.append_nowait(request(n, n + 1, producer_id=7, sequence=n)) for n in (3, 4)
-    ]
-    node.driver.lose()
-    node.driver.decide(1, is_known=False)
-    node.driver.lead()
-    node.driver.release()
-    assert (await node.append(3, 4, producer_id=7, sequence=3)).is_duplicate
-    assert not (await node.append(4, 5, producer_id=7, sequence=4)).is_duplicate
-    await asyncio.gather(*futures, return_exceptions=True)
     assert await stored(node) == [0, 1, 2, 3, 4]
 
 

@@ -15,9 +15,8 @@ from node.errors.translation import describe
 from node.state.command_records import CommandEncoder
 from node.state.state import COMMAND_TOPIC
 from quorumlog.pb import common_pb2
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import QueueId
-from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullRequest, QueueOffsetsRequest
+from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, QueueOffsetsRequest
 from quorumlog.pb.transaction_pb2 import ConsumedOffset, ConsumedOffsets, HalfMessages
 from raft import errors as raft_errors
 from store.errors import LimitExceededError, Outcome, StoreFullError
@@ -153,11 +152,11 @@ async def test_a_full_disk_is_told_as_it_is(node: Fixture) -> None:
 
 async def test_permissions_and_deleted_topics_are_heeded(node: Fixture) -> None:
     await node.append(0, 1)
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
+    await node.create_topic("orders", permission=4)
     assert type(await refused(node, request(1, 2))) is errors.TopicNotWritableError
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    await node.delete_topic("orders")
     assert type(await refused(node, request(1, 2))) is errors.UnknownTopicError
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+    await node.create_topic("orders", queue_count=1)
     again = await node.append(1, 2)
     assert again.queues[0].first_offset == 1, "offsets go on: they name one message"
     offsets = await node.broker.queries.queue_offsets(
@@ -278,24 +277,6 @@ async def test_a_decided_batch_leaves_no_timer(
     node.driver.release()
     assert (await decided).record_count == 1
     assert [timer.cancelled() for timer in timers] == [True]
-
-
-async def test_lost_leadership_is_told_as_far_as_it_is_known(node: Fixture) -> None:
-    node.driver.is_holding = True
-    futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
-    node.driver.lose()
-    node.driver.decide(1)
-    kept, *cut = await asyncio.gather(*futures, return_exceptions=True)
-    assert isinstance(kept, AppendResponse)
-    assert [type(error) for error in cut] == [errors.NotAppliedError] * 2
-    node.driver.lead()
-    unknown = [node.broker.append_nowait(request(n, n + 1)) for n in range(3, 5)]
-    node.driver.lose()
-    node.driver.decide(2, is_known=False)
-    outcomes = await asyncio.gather(*unknown, return_exceptions=True)
-    assert [type(error) for error in outcomes] == [errors.OutcomeUnknownError] * 2
-    node.driver.lead()
-    assert await stored(node) == [0, 3, 4]
 
 
 # --- Bounds ---

@@ -14,7 +14,6 @@ from node.broker.groups.members import Consumer
 from node.config.limits import Limits
 from node.errors.common import SequenceReusedError
 from node.errors.delay import DelayTooLongError
-from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
@@ -185,7 +184,7 @@ async def fill(node: Fixture) -> None:
 
 async def delete(node: Fixture) -> None:
     for topic in ("orders", "bills"):
-        await node.broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
+        await node.delete_topic(topic)
 
 
 async def be_popped(node: Fixture) -> None:

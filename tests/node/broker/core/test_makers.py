@@ -11,8 +11,6 @@ from node.errors.common import BusyError
 from node.runtime.accounts import LIMITS, Accounts, Kind, Limit, on_behalf_of
 from node.runtime.shares import DECIDED_MS
 from node.state.state import PERMISSION_ALL
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteGroupRequest
-from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import ClaimProducerRequest
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
 from quorumlog.pb.state_pb2 import Command
@@ -29,8 +27,7 @@ _HOURS_MS = 12 * 3_600_000
 
 
 async def commit(node: Fixture, name: str) -> None:
-    row = GroupOffset(topic="orders", queue_id=0, offset=0)
-    await node.broker.groups.commit_offsets(CommitOffsetsRequest(group=name, offsets=[row]))
+    await node.commit(name, ("orders", 0, 0))
 
 
 async def commit_consumed(node: Fixture, name: str) -> None:
@@ -64,7 +61,7 @@ async def pop(node: Fixture, name: str) -> Any:
 
 
 async def delete_group(node: Fixture, name: str, _made: Any) -> None:
-    await node.broker.groups.delete_group(DeleteGroupRequest(group=name))
+    await node.delete_group(name)
 
 
 async def delete_topic(node: Fixture, name: str, _made: Any) -> None:
@@ -158,8 +155,7 @@ async def test_administration_has_no_share(node: Fixture) -> None:
     accounts = Accounts({Kind.NAMES: Limit("names", 1)})
     with on_behalf_of(accounts.open("10.0.0.1")):
         for number in range(3):
-            create = CreateTopicRequest(topic=f"t{number}")
-            await node.broker.topics.create_topic(create)
+            await node.create_topic(f"t{number}")
     assert accounts.held(Kind.NAMES)[0] == 0
 
 

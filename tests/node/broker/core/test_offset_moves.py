@@ -9,7 +9,6 @@ import pytest
 from node.config.limits import Limits
 from node.errors.common import BusyError, LimitReachedError, NodeError, NotAppliedError
 from node.errors.transactions import OffsetConflictError
-from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DeleteTopicRequest
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.pop_pb2 import AckRequest, ReceiveRequest
 from quorumlog.pb.retry_pb2 import ConfigFile, ImportConfigFilesRequest
@@ -20,7 +19,6 @@ from tests.node.broker.transactions.test_consumed import (
     offset,
     offsets_of,
     outputs,
-    plain,
 )
 from tests.node.broker_fakes import Fixture, configure, node_with
 from tests.node.transaction_calls import stored
@@ -51,12 +49,12 @@ async def import_(node: Fixture) -> Coroutine[Any, Any, object]:
 
 
 async def delete_group(node: Fixture) -> Coroutine[Any, Any, object]:
-    await node.broker.groups.commit_offsets(plain(1))
-    return node.broker.groups.delete_group(DeleteGroupRequest(group="readers"))
+    await node.commit("readers", ("orders", 0, 1))
+    return node.delete_group("readers")
 
 
 async def delete_topic(node: Fixture) -> Coroutine[Any, Any, object]:
-    return node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    return node.delete_topic("orders")
 
 
 def imported(node: Fixture, name: str, text: str) -> Coroutine[Any, Any, object]:
@@ -91,8 +89,8 @@ async def give_back(node: Fixture) -> Coroutine[Any, Any, object]:
 
 
 async def commit_again(node: Fixture) -> Coroutine[Any, Any, object]:
-    await node.broker.groups.commit_offsets(plain(1))
-    return node.broker.groups.commit_offsets(plain(2))
+    await node.commit("readers", ("orders", 0, 1))
+    return node.commit("readers", ("orders", 0, 2))
 
 
 async def commit_as_expected(node: Fixture) -> Coroutine[Any, Any, object]:

@@ -22,7 +22,6 @@ from node.errors.common import (
 )
 from node.errors.delay import DelayedFullError, DelayedGoneError, DelayTooLongError
 from node.state.tables.delay import DelayTable
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.delay_pb2 import CancelDelayedRequest, DelayStatusRequest
 from quorumlog.pb.log_pb2 import AppendResponse
 from store import format as fmt
@@ -193,7 +192,7 @@ async def test_level_and_time_are_held_in_the_queues_that_rocketmq_has(node: Fix
 async def test_a_bad_delay_is_refused_and_nothing_is_written(
     node: Fixture, record: bytes, error: type[Exception]
 ) -> None:
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="closed", permission=4))
+    await node.create_topic("closed", permission=4)
     before = node.log.last_index
     with pytest.raises(error):
         await send(node, delayed(1, DELAY="1"), record)
@@ -229,11 +228,11 @@ async def test_a_message_whose_topic_is_gone_is_kept_and_says_so(
 ) -> None:
     await send(node, delayed(1, DELAY="1", KEYS="k"), delayed(2, queue_id=3, DELAY="1"))
     if reason == "topic takes no messages":
-        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
+        await node.create_topic("orders", permission=4)
     else:
-        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+        await node.delete_topic("orders")
     if reason == RECREATED:
-        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+        await node.create_topic("orders", queue_count=1)
     await move(node, NOW + 1_000)
     assert bodies(node, fmt.UNDELIVERABLE_TOPIC) == [1, 2]
     message = decode_message(node.log.store.reads.pull(fmt.UNDELIVERABLE_TOPIC, 0, 0).data)

@@ -12,7 +12,6 @@ from node.broker.records.delayed import scheduled
 from node.config.limits import Limits
 from node.errors.common import MessageNotFoundError
 from node.state.state import State
-from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from quorumlog.pb.delay_pb2 import CancelDelayedRequest
 from store import format as fmt
 from store.errors import LimitExceededError
@@ -33,7 +32,7 @@ async def test_the_longest_properties_that_are_held_can_be_undeliverable(node: F
         else:
             break
     await send(node, delayed(2, DELAY="1"))
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="bills"))
+    await node.delete_topic("bills")
     await move(node, NOW + 1_000)
     assert (bodies(node), bodies(node, fmt.UNDELIVERABLE_TOPIC)) == ([2], [1])
 

@@ -9,7 +9,7 @@ from node.state.held import needed_position
 from node.state.tables.delay import DelayTable
 from raft.messages import NO_INDEX, Index, SnapshotMeta
 from raft.state.progress import Progress
-from tests.node.broker_fakes import Fixture, node_at
+from tests.node.broker_fakes import Fixture, expire_some, node_at
 from tests.node.checkpoints import saved
 from tests.node.delayed import bodies, delayed, request_of, settle
 from tests.node.replication.raft.storage.test_snapshot import MEMBERS
@@ -96,10 +96,8 @@ async def test_messages_that_are_missing_all_the_same_are_counted_and_end(node: 
     await node.broker.append(request_of(delayed(7, DELAY="2"), delayed(8, TIMER_DELAY_MS="9")))
     await fill(node, 4)
     await node.broker.append(request_of(delayed(9, queue_id=2, DELAY="2")))
+    await expire_some(node)
     node.driver.lose()
-    store = node.log.store
-    store.log.delete_first()
-    store.engine.queues.correct_min_offsets(store.log.min_position)
     node.driver.lead()
     node.clock.now_ms += 5_000
     await settle(node)

@@ -13,7 +13,6 @@ from node.errors import common as errors
 from node.errors.translation import describe
 from node.runtime.accounts import Accounts, Kind, Limit, on_behalf_of
 from quorumlog.pb.admin_pb2 import (
-    DeleteGroupRequest,
     DescribeGroupRequest,
     DescribeGroupResponse,
     DescribeTopicRequest,
@@ -58,14 +57,6 @@ async def beat(
             **more,
         )
     )
-
-
-async def commit(node: Fixture, *rows: tuple[str, int, int], group: str = "g") -> int:
-    offsets = [GroupOffset(topic=t, queue_id=q, offset=o) for t, q, o in rows]
-    response = await node.broker.groups.commit_offsets(
-        CommitOffsetsRequest(group=group, offsets=offsets)
-    )
-    return response.index
 
 
 async def fetch(
@@ -133,7 +124,7 @@ async def test_a_silent_member_is_out(node: Fixture) -> None:
 @node_with(filled=10)
 async def test_a_new_leader_collects_members_before_it_names_them(node: Fixture) -> None:
     node.clock.now_ms += 60_000
-    await commit(node, ("orders", 0, 1))
+    await node.commit("g", ("orders", 0, 1))
     generation = (await beat(node, "a")).generation
     node.driver.lose(2)
     with pytest.raises(errors.NotLeaderError):
@@ -180,12 +171,12 @@ async def test_a_queue_has_one_reader_until_that_one_names_it_no_more(node: Fixt
 
 @node_with(filled=10)
 async def test_a_member_hears_of_a_move_until_it_has_followed_it(node: Fixture) -> None:
-    await commit(node, ("orders", 0, 1), ("orders", 1, 1))  # A tool moves the group.
+    await node.commit("g", ("orders", 0, 1), ("orders", 1, 1))  # A tool moves the group.
     first = await beat(node, "a", reads="01")
     (move,) = {row.move for row in first.moved}
     followed: dict[str, Any] = {"followed_move": move, "generation": first.generation}
     assert not (await beat(node, "a", reads="01", **followed)).moved
-    await commit(node, ("orders", 1, 0))
+    await node.commit("g", ("orders", 1, 0))
     (row,) = (await beat(node, "a", reads="01", **followed)).moved
     assert (row.queue_id, row.move > move) == (1, True)
     await beat(node, "b")  # Another generation may be of another log.
@@ -252,13 +243,13 @@ async def test_bad_heartbeats_are_refused(node: Fixture) -> None:
 async def test_offsets_are_stored_and_fetched(node: Fixture) -> None:
     assert await fetch(node) == []
     await node.append(0, 7, topic="bills")
-    index = await commit(node, ("orders", 1, 5), ("bills", 0, 7))
-    assert index == node.driver.applied_index
+    commit = await node.commit("g", ("orders", 1, 5), ("bills", 0, 7))
+    assert commit.index == node.driver.applied_index
     assert await fetch(node) == [("bills", 0, 7), ("orders", 1, 5)]
     queues = [("orders", 1), ("orders", 0), ("nobody", 0)]
     offsets = [("orders", 1, 5), ("orders", 0, -1), ("nobody", 0, -1)]
     assert await fetch(node, *queues) == offsets
-    await commit(node, ("orders", 1, 3))
+    await node.commit("g", ("orders", 1, 3))
     assert await fetch(node, ("orders", 1)) == [("orders", 1, 3)]
     assert node.broker.freshness.barriers_total == 4, "each fetch is linearizable"
     node.driver.lose(2)
@@ -276,22 +267,22 @@ async def test_bad_commits_are_refused(node: Fixture) -> None:
         ([("orders", 0, -1)], errors.BadRequestError),
     ):
         with pytest.raises(kind):
-            await commit(node, *rows)
+            await node.commit("g", *rows)
     with pytest.raises(errors.BadRequestError):
-        await commit(node, ("orders", 0, 1), group="a@b")
+        await node.commit("a@b", ("orders", 0, 1))
     with pytest.raises(errors.WrongClusterError):
         await node.broker.groups.commit_offsets(CommitOffsetsRequest(group="g", cluster_id="x"))
     assert node.log.last_index == last
     for group in "xyz":
-        await commit(node, ("orders", 0, 1), group=group)
+        await node.commit(group, ("orders", 0, 1))
     with pytest.raises(errors.LimitReachedError):
-        await commit(node, ("orders", 0, 1), group="w")
+        await node.commit("w", ("orders", 0, 1))
 
 
 @node_with(limits=replace(Limits(), queue_offsets_count_max=2))
 async def test_questions_and_commits_are_bounded(node: Fixture) -> None:
     with pytest.raises(errors.BadRequestError, match="offsets is 3"):
-        await commit(node, *((("orders", 0, 1),) * 3))
+        await node.commit("g", *((("orders", 0, 1),) * 3))
     with pytest.raises(errors.BadRequestError, match="queues is 3"):
         await fetch(node, *((("orders", 0),) * 3))
     await beat(node, "a", "orders", reads="01", wants="23")
@@ -306,7 +297,7 @@ async def test_questions_and_commits_are_bounded(node: Fixture) -> None:
 async def test_a_group_is_described_with_its_lag(node: Fixture) -> None:
     await node.append(0, 10)
     await node.append(0, 4, topic="bills", queue_id=1)
-    await commit(node, ("orders", 0, 7), ("bills", 1, 4), ("bills", 0, 0))
+    await node.commit("g", ("orders", 0, 7), ("bills", 1, 4), ("bills", 0, 0))
     node.clock.now_ms += 60_000
     await beat(node, "a", "orders")
     response = await describe_group(node)
@@ -328,30 +319,29 @@ async def test_a_group_is_described_with_its_lag(node: Fixture) -> None:
 
 @node_with(filled=10)
 async def test_a_group_with_members_is_not_deleted(node: Fixture) -> None:
-    await commit(node, ("orders", 0, 7))
+    await node.commit("g", ("orders", 0, 7))
     node.clock.now_ms += 60_000
     await beat(node, "a")
     with pytest.raises(errors.GroupNotEmptyError):
-        await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
+        await node.delete_group("g")
     await node.broker.groups.leave_group(LeaveGroupRequest(group="g", client_id="a"))
-    await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
+    await node.delete_group("g")
     assert await fetch(node) == []
     with pytest.raises(errors.UnknownGroupError):
-        await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
+        await node.delete_group("g")
 
 
 @node_with(filled=10)
 async def test_a_new_leader_does_not_take_a_group_for_empty(node: Fixture) -> None:
-    await commit(node, ("orders", 0, 7))
+    await node.commit("g", ("orders", 0, 7))
     await beat(node, "a")
     node.driver.lose(2)
     node.driver.lead()
     rows = [GroupOffset(topic="orders", queue_id=0, offset=1)]
     back = CommitOffsetsRequest(group="g", offsets=rows, must_be_empty=True)
-    delete = DeleteGroupRequest(group="g")
     for left_ms in (3_000, 1):
         with pytest.raises(errors.NotReadyError) as caught:
-            await node.broker.groups.delete_group(delete)
+            await node.delete_group("g")
         assert describe(caught.value).retry_after_ms == left_ms
         assert describe(caught.value).outcome is Outcome.NOT_APPLIED
         with pytest.raises(errors.NotReadyError):
@@ -359,18 +349,18 @@ async def test_a_new_leader_does_not_take_a_group_for_empty(node: Fixture) -> No
         node.clock.now_ms += 2_999 if left_ms > 1 else 1
     assert await fetch(node, ("orders", 0)) == [("orders", 0, 7)]
     with pytest.raises(errors.UnknownGroupError):
-        await node.broker.groups.delete_group(DeleteGroupRequest(group="new"))
+        await node.delete_group("new")
     await node.broker.groups.commit_offsets(back)
     assert await fetch(node, ("orders", 0)) == [("orders", 0, 1)]
-    await node.broker.groups.delete_group(delete)
+    await node.delete_group("g")
     assert await fetch(node) == []
-    await commit(node, ("orders", 0, 7))
+    await node.commit("g", ("orders", 0, 7))
     node.driver.lose(2)
     node.driver.lead()
     with pytest.raises(errors.NotReadyError):
         await beat(node, "a")
     with pytest.raises(errors.GroupNotEmptyError):  # It spoke.
-        await node.broker.groups.delete_group(delete)
+        await node.delete_group("g")
 
 
 @node_with(file_size_bytes=1 << 20)
@@ -380,7 +370,7 @@ async def test_large_messages_are_looked_at_in_turns_with_others(
     monkeypatch.setattr("node.runtime.turn.SLICE_S", 0.0)  # Each look is a slice of its own.
     for queue_id in range(4):
         await node.append(0, 1, queue_id=queue_id, size_bytes=20_000)
-    await commit(node, *(("orders", q, 1) for q in range(4)))
+    await node.commit("g", *(("orders", q, 1) for q in range(4)))
     topic = node.broker.topics.describe_topic(DescribeTopicRequest(topic="orders"))
     calls: list[Coroutine[Any, Any, Any]] = [describe_group(node), topic]
     for call in calls:
@@ -394,14 +384,13 @@ async def test_large_messages_are_looked_at_in_turns_with_others(
 
 @node_with(topics=TOPICS, filled=20)
 async def test_an_offset_of_a_member_that_was_away_is_left_out(node: Fixture) -> None:
-    await commit(node, ("orders", 0, 20), ("orders", 1, 5))
+    await node.commit("g", ("orders", 0, 20), ("orders", 1, 5))
     rows = [
         GroupOffset(topic="orders", queue_id=0, offset=12, newest_known=10),
         GroupOffset(topic="orders", queue_id=1, offset=4, newest_known=5),
         GroupOffset(topic="bills", queue_id=0, offset=0, newest_known=0),
     ]
-    request = CommitOffsetsRequest(group="g", offsets=rows)
-    answer = await node.broker.groups.commit_offsets(request)
+    answer = await node.broker.groups.commit_offsets(CommitOffsetsRequest(group="g", offsets=rows))
     assert [(row.topic, row.queue_id, row.offset) for row in answer.moved] == [("orders", 0, 20)]
     stored = node.broker.context.state.groups["g"]
     assert stored == {"orders": {0: 20, 1: 4}, "bills": {0: 0}}

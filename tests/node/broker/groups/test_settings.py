@@ -20,7 +20,14 @@ from store.errors import CorruptionError
 from store.files.file_system import FileSystem
 from store.files.meta_file import MetaFile
 from tests.node.checkpoints import loaded, saved
-from tests.node.commands import SMALL_LIMITS, commit, delete_group, delete_topic, put_topic
+from tests.node.commands import (
+    SMALL_LIMITS,
+    commit,
+    delete_group,
+    delete_topic,
+    put_topic,
+    state_after,
+)
 
 LONGEST_MS = 259_200_000
 ALL = SubscriptionSettings(3, (1_000, LONGEST_MS), False, False, True, frozenset({"a", "b"}))
@@ -35,8 +42,7 @@ def of(state: State, group: str) -> SubscriptionSettings:
 
 
 def state_with_all() -> State:
-    state = State(SMALL_LIMITS)
-    for command in (
+    return state_after(
         put_topic("a"),
         put_topic("b"),
         put_group(
@@ -49,15 +55,13 @@ def state_with_all() -> State:
             forbidden_topics=TopicNames(topics=["b", "a"]),
         ),
         commit("others", ("a", 0, 7)),
-    ):
-        assert state.apply_command(command, 0) is None
-    return state
+    )
 
 
 def test_only_what_is_set_changes_and_the_group_is_made() -> None:
-    state = State(SMALL_LIMITS)
-    assert state.apply_command(put_group("readers", retry_count_max=3), 0) is None
-    assert state.apply_command(put_group("readers", is_orderly=True), 1) is None
+    state = state_after(
+        put_group("readers", retry_count_max=3), put_group("readers", is_orderly=True)
+    )
     assert of(state, "readers") == DEFAULT._replace(retry_count_max=3, is_orderly=True)
     assert state.groups == {"readers": {}}
 
@@ -83,9 +87,7 @@ def test_settings_out_of_bounds_change_nothing(command: Command, kind: type[Exce
 
 
 def test_settings_do_not_make_more_groups_than_there_may_be() -> None:
-    state = State(SMALL_LIMITS)
-    for name in "xyz":
-        assert state.apply_command(put_group(name, is_orderly=True), 0) is None
+    state = state_after(*(put_group(name, is_orderly=True) for name in "xyz"))
     assert type(state.apply_command(put_group("one more"), 0)) is LimitReachedError
 
 
@@ -120,9 +122,7 @@ def test_malformed_settings_are_refused_by_name(row: Any) -> None:
 
 
 def test_the_topics_of_a_group_have_room_and_go_with_it() -> None:
-    state = State(SMALL_LIMITS)
-    for name in "abcd":
-        assert state.apply_command(put_topic(name, 4), 0) is None
+    state = state_after(*(put_topic(name, 4) for name in "abcd"))
     assert type(state.apply_command(put_topic("e", 1), 0)) is LimitReachedError
     for command in (
         commit("readers", ("a", 0, 1)),
@@ -157,10 +157,7 @@ def test_a_state_of_a_newer_version_is_refused_and_never_cut(tmp_path: Path) -> 
 
 
 def test_marks_of_dead_letters_are_runs() -> None:
-    state = State(SMALL_LIMITS)
-    assert state.apply_command(commit("readers"), 0) is None
-    for offsets, lo in (([3, 1], 0), ([2], 0), ([7, 9], 0)):
-        assert state.apply_command(resent(*offsets, lo=lo), 0) is None
+    state = state_after(commit("readers"), resent(3, 1), resent(2), resent(7, 9))
     marks = state.table(DeadLettersTable)
     assert [offset for offset in range(12) if marks.is_resent("readers", offset)] == [1, 2, 3, 7, 9]
     assert marks.content() == {"resent": {"readers": [[1, 4], [7, 8], [9, 10]]}}

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from node.state.tables.pop import PopTable, Window
 from quorumlog.pb.admin_pb2 import DescribeGroupRequest
-from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.pop_pb2 import (
     AckRequest,
     ChangeInvisibleRequest,
@@ -32,8 +31,8 @@ class Got(NamedTuple):
     offset: int
 
 
-def keyed(*bodies: str, topic: str = "orders", queue_id: int = 0) -> AppendRequest:
-    """A batch in which the letters of a body are its message group: a1, a2 and b1."""
+async def send(node: Fixture, *bodies: str, topic: str = "orders", queue_id: int = 0) -> None:
+    """Append a batch in which the letters of a body are its message group: a1, a2 and b1."""
     records = [
         encode_message(
             topic,
@@ -43,11 +42,7 @@ def keyed(*bodies: str, topic: str = "orders", queue_id: int = 0) -> AppendReque
         )
         for body in bodies
     ]
-    return AppendRequest(records=b"".join(records), record_count=len(records))
-
-
-async def send(node: Fixture, *bodies: str, topic: str = "orders", queue_id: int = 0) -> None:
-    await node.broker.append(keyed(*bodies, topic=topic, queue_id=queue_id))
+    await node.put(*records)
 
 
 async def ask(node: Fixture, **how: Any) -> ReceiveResponse:

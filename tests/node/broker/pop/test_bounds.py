@@ -10,8 +10,6 @@ from node.errors import common as errors
 from node.errors.pop import StaleHandleError
 from node.errors.translation import describe
 from node.state.tables.pop import PopTable
-from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DeleteTopicRequest
-from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.pop_pb2 import AckRequest, DescribePopRequest
 from tests.node.broker.pop.pop_calls import (
     GROUP,
@@ -62,8 +60,7 @@ async def test_a_receive_at_a_full_window_is_woken_by_room(node: Fixture, done: 
 async def test_setting_the_offset_of_a_group_ends_what_is_in_flight(node: Fixture) -> None:
     await send(node, "1", "2", "3")
     first = await receive(node)
-    back = GroupOffset(topic="orders", queue_id=0, offset=1)
-    await node.broker.groups.commit_offsets(CommitOffsetsRequest(group=GROUP, offsets=[back]))
+    await node.commit(GROUP, ("orders", 0, 1))
     assert part(node).in_flight_count == 0
     assert await ack(node, first[2]) == 1, "it was set back behind it"
     assert [(one.body, one.count) for one in await receive(node)] == [("2", 1), ("3", 1)]
@@ -73,10 +70,7 @@ async def test_setting_the_offset_of_a_group_ends_what_is_in_flight(node: Fixtur
 async def test_a_reset_that_crosses_a_take_wins(node: Fixture) -> None:
     await send(node, "1", "2", "3")
     assert await ack(node, *(await receive(node, 1))) == 0
-    back = GroupOffset(topic="orders", queue_id=0, offset=2)
-    reset = await node.written(
-        node.broker.groups.commit_offsets(CommitOffsetsRequest(group=GROUP, offsets=[back]))
-    )
+    reset = await node.written(node.commit(GROUP, ("orders", 0, 2)))
     waiting_task = await node.written(receive(node))
     node.driver.release()
     await reset
@@ -89,10 +83,10 @@ async def test_deleting_the_topic_or_the_group_clears_the_windows(node: Fixture)
     await send(node, "2", topic="bills")
     await receive(node)
     await receive(node, topic="bills")
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="bills"))
+    await node.delete_topic("bills")
     assert list(part(node).windows) == [(GROUP, "orders", 0)]
     waiting = await parked(node)
-    await node.broker.groups.delete_group(DeleteGroupRequest(group=GROUP))
+    await node.delete_group(GROUP)
     assert (part(node).windows, part(node).in_flight_count) == ({}, 0)
     node.broker.pop.on_grown([(b"orders", 0)])
     assert [(one.body, one.count) for one in await waiting] == [("1", 1)], "a new group"

@@ -15,7 +15,6 @@ import pytest
 from node.config.limits import Limits
 from node.errors.common import NodeError
 from node.runtime.accounts import Accounts, Kind, on_behalf_of
-from store.record.message import Message
 from tests.node.broker.pop.pop_calls import (
     GROUP,
     Got,
@@ -29,9 +28,8 @@ from tests.node.broker.pop.pop_calls import (
     receive,
     send,
 )
-from tests.node.broker_fakes import Fixture, configure, node_at
+from tests.node.broker_fakes import Fixture, configure, hidden, node_at
 from tests.seeds import some_of
-from tests.store.records import messages
 
 QUEUES = 2
 RETRIES = 3
@@ -249,10 +247,10 @@ class Walk:
                 break
         assert not part(self.node).windows, "something stays in flight for ever"
         assert self.accounts.held(Kind.DELIVERIES)[0] == 0
-        dead = [m.body.decode() for m in stored(self.node, f"%DLQ%{GROUP}", 0)]
+        dead = [m.body.decode() for m in hidden(self.node, f"%DLQ%{GROUP}")]
         assert len(set(dead)) == len(dead), "dead twice"
         everything = {
-            m.body.decode() for q in range(QUEUES) for m in stored(self.node, "orders", q)
+            m.body.decode() for q in range(QUEUES) for m in hidden(self.node, "orders", q)
         }
         assert everything >= self.model.sent.keys()
         done = self.model.acked | set(dead)
@@ -266,10 +264,6 @@ class Walk:
         return all(
             store.reads.queue_range("orders", q)[1] == offsets.get(q, 0) for q in range(QUEUES)
         )
-
-
-def stored(node: Fixture, topic: str, queue_id: int) -> list[Message]:
-    return messages(node.log.store.reads.pull(topic, queue_id, 0, max_count=10_000).data)
 
 
 @pytest.mark.parametrize("seed", some_of(range(16), 4))

@@ -10,8 +10,7 @@ from node.config.limits import Limits
 from node.errors import common as errors
 from node.errors.pop import StaleHandleError
 from node.errors.translation import describe
-from quorumlog.pb.admin_pb2 import CreateTopicRequest
-from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
+from quorumlog.pb.log_pb2 import PullRequest
 from quorumlog.pb.pop_pb2 import ReceiveRequest
 from store.derived.queues.pull import PullResult
 from store.errors import CorruptionError, DerivedFileError
@@ -50,8 +49,7 @@ async def dead_letters(node: Fixture) -> list[str]:
 async def test_the_largest_message_can_be_a_dead_letter(node: Fixture, is_given_up: bool) -> None:
     await configure(node, GROUP, retry_count_max=0)
     room = node.broker.produce.batch_size_bytes_max - len(encode_message("orders", 0, b""))
-    record = encode_message("orders", 0, b"x" * room)
-    await node.broker.append(AppendRequest(records=record, record_count=1))
+    await node.put(encode_message("orders", 0, b"x" * room))
     (delivery,) = await receive(node)
     if is_given_up:
         await give_up(node, delivery)
@@ -178,7 +176,7 @@ async def test_a_group_begins_at_the_first_message_or_at_the_end(node: Fixture) 
     await send(node, "2")
     await send(node, "3", queue_id=3)
     assert sorted(bodies(await receive(node, start=end))) == ["2", "3"]
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=9))
+    await node.create_topic("orders", queue_count=9)
     await send(node, "4", queue_id=8)
     assert bodies(await receive(node, start=end)) == ["4"]
     assert await receive(node, start=end, group="by_queue", queue_id=0) == []

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from node.broker.pop.take import EFFORT_MAX, WAITING_MAX
 from node.config.limits import Limits
-from quorumlog.pb.log_pb2 import AppendRequest
 from store.record.message import encode_message
 from tests.node.broker.pop.pop_calls import (
     GROUP,
@@ -13,11 +12,11 @@ from tests.node.broker.pop.pop_calls import (
     ask,
     bodies,
     got,
-    keyed,
     offset_of,
     parked,
     part,
     receive,
+    send,
     window,
 )
 from tests.node.broker_fakes import Fixture, node_with
@@ -27,8 +26,7 @@ COUNT = 3 * EFFORT_MAX
 
 async def _tagged(node: Fixture, *rows: tuple[str, str, int]) -> None:
     """One batch of (body, tag, queue id)."""
-    records = [encode_message("orders", q, b.encode(), {"TAGS": tag}) for b, tag, q in rows]
-    await node.broker.append(AppendRequest(records=b"".join(records), record_count=len(records)))
+    await node.put(*(encode_message("orders", q, b.encode(), {"TAGS": t}) for b, t, q in rows))
 
 
 @node_with(file_size_bytes=1024 * 1024)
@@ -55,9 +53,8 @@ async def test_of_an_expression_that_matches_much_nothing_is_passed_over(node: F
 @node_with(file_size_bytes=8 * 1024 * 1024)
 async def test_tags_that_are_rare_are_looked_for_in_portions(node: Fixture) -> None:
     record = encode_message("orders", 0, b"no", {"TAGS": "b"})
-    many = AppendRequest(records=record * 4_000, record_count=4_000)
     for _ in range(5):
-        await node.broker.append(many)
+        await node.put(*[record] * 4_000)
     await _tagged(node, ("yes", "a", 0))
     takes = node.driver.append_count
     assert bodies(await receive(node, tags=["a"])) == ["yes"]
@@ -67,7 +64,7 @@ async def test_tags_that_are_rare_are_looked_for_in_portions(node: Fixture) -> N
 @node_with(topics={"orders": 8}, file_size_bytes=1024 * 1024)
 async def test_messages_of_a_busy_group_are_passed_over_in_portions(node: Fixture) -> None:
     for queue_id in range(8):
-        await node.broker.append(keyed("a1", *["a2"] * 200, queue_id=queue_id))
+        await send(node, "a1", *["a2"] * 200, queue_id=queue_id)
         assert bodies(await receive(node, 1, queue_id=queue_id, is_fifo=True)) == ["a1"]
     takes = node.driver.append_count
     assert await receive(node, is_fifo=True) == []
@@ -82,7 +79,7 @@ async def test_messages_of_a_busy_group_are_passed_over_in_portions(node: Fixtur
 @node_with(file_size_bytes=1024 * 1024)
 async def test_of_a_queue_only_so_many_wait_for_their_message_group(node: Fixture) -> None:
     behind = WAITING_MAX + 100
-    await node.broker.append(keyed("a1", *["a2"] * behind, "b1"))
+    await send(node, "a1", *["a2"] * behind, "b1")
     (first,) = await receive(node, 1, is_fifo=True)
     response = await ask(node, is_fifo=True)
     assert (got(response), response.full_queue_count) == ([], 1)

@@ -16,7 +16,6 @@ from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, Heartbe
 from quorumlog.pb.log_pb2 import (
     PULL_STATUS_FOUND,
     PULL_STATUS_NO_MATCHED_MESSAGE,
-    AppendRequest,
     PullRequest,
     TailRequest,
 )
@@ -32,7 +31,7 @@ async def fill(node: Fixture, lo: int, hi: int) -> None:
         encode_message("orders", 0, b"%d" % n, {"n": str(n), "TAGS": "even" if n % 2 == 0 else "x"})
         for n in range(lo, hi)
     ]
-    await node.broker.append(AppendRequest(records=b"".join(records), record_count=hi - lo))
+    await node.put(*records)
 
 
 def bodies(data: bytes) -> list[bytes]:
@@ -138,9 +137,7 @@ async def test_people_see_who_reads_what_and_how_old_that_is(node: Fixture) -> N
         beat = HeartbeatRequest(group="readers", client_id=client_id, topics=["orders"])
         beat.queues.add(topic="orders", queue_id=queue_id)
         await node.broker.groups.heartbeat(beat)
-    offsets = [GroupOffset(topic="orders", queue_id=q, offset=2 - 2 * q) for q in (0, 1, 2)]
-    offsets[2].offset = 0
-    await node.broker.groups.commit_offsets(CommitOffsetsRequest(group="readers", offsets=offsets))
+    await node.commit("readers", ("orders", 0, 2), ("orders", 1, 0), ("orders", 2, 0))
     response = await node.broker.groups.describe_group(DescribeGroupRequest(group="readers"))
     assert [queue.client_id for queue in response.queues] == ["one", "two", ""]
     stored = decode_message(node.log.store.reads.pull("orders", 0, 1, max_count=1).data)

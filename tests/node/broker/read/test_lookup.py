@@ -7,14 +7,12 @@ import pytest
 
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, MessageNotFoundError, UnknownTopicError
-from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
-from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.lookup_pb2 import TopicSizesRequest, TraceMessageRequest, TraceMessageResponse
 from quorumlog.pb.retry_pb2 import RetryLaterRequest
 from store import format as fmt
 from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_with, request
-from tests.node.delayed import settle
+from tests.node.delayed import send, settle
 from tests.node.transaction_calls import ROLLED_BACK, begun, ended, stored
 
 
@@ -27,11 +25,6 @@ def told(response: TraceMessageResponse) -> list[tuple[str, str, str]]:
     return [(event.kind, event.topic, event.group) for event in response.events]
 
 
-async def commit(node: Fixture, group: str, offset: int) -> None:
-    row = GroupOffset(topic="orders", queue_id=0, offset=offset)
-    await node.broker.groups.commit_offsets(CommitOffsetsRequest(group=group, offsets=[row]))
-
-
 async def retried(node: Fixture, group: str, offset: int, **how: Any) -> None:
     request = RetryLaterRequest(group=group, producer_id=7, sequence=how.pop("sequence", 0))
     request.messages.add(topic="orders", queue_id=0, offset=offset, **how)
@@ -40,8 +33,8 @@ async def retried(node: Fixture, group: str, offset: int, **how: Any) -> None:
 
 async def test_a_message_is_stored_and_passed_by_groups(node: Fixture) -> None:
     receipt = await node.append(0, 2)
-    await commit(node, "ahead", 2)
-    await commit(node, "behind", 0)
+    await node.commit("ahead", ("orders", 0, 2))
+    await node.commit("behind", ("orders", 0, 0))
     response = await trace(node, receipt.position)
     assert told(response) == [("stored", "orders", ""), ("consumed", "orders", "ahead")]
     assert response.is_complete
@@ -52,9 +45,7 @@ async def test_a_message_is_stored_and_passed_by_groups(node: Fixture) -> None:
 @pytest.mark.parametrize("unique", ["", "0A0B"])
 async def test_a_dead_letter_is_found_from_both_ends(node: Fixture, unique: str) -> None:
     properties = {"UNIQ_KEY": unique} if unique else {"KEYS": "k"}
-    record = encode_message("orders", 0, b"x" * 30, properties, born_unix_ms=5)
-    append = AppendRequest(records=record, record_count=1)
-    receipt = await node.broker.append(append)
+    receipt = await node.put(encode_message("orders", 0, b"x" * 30, properties, born_unix_ms=5))
     await retried(node, "readers", 0, is_dead=True)
     response = await trace(node, receipt.position)
     dead = ("dead", "%DLQ%readers", "readers")
@@ -89,7 +80,7 @@ async def test_a_record_that_is_no_half_message_is_not_told_as_one(node: Fixture
         sys_flag=fmt.TRANSACTION_COMMIT,
         prepared_transaction_position=first.position,
     ).replace(b"u?", b"u\xff")
-    receipt = await node.broker.append(AppendRequest(records=record, record_count=1))
+    receipt = await node.put(record)
     response = await trace(node, receipt.position)
     assert told(response) == [("committed", "orders", "")]
 
@@ -111,10 +102,9 @@ async def test_others_have_their_turn_while_groups_are_looked_through(
 ) -> None:
     monkeypatch.setattr("node.runtime.turn.SLICE_S", 0.0)  # Each look is a slice of its own.
     properties = {"UNIQ_KEY": unique} if unique else {}
-    record = encode_message("orders", 0, b"x", properties)
-    receipt = await node.broker.append(AppendRequest(records=record, record_count=1))
+    receipt = await node.put(encode_message("orders", 0, b"x", properties))
     for number in range(20):
-        await commit(node, f"readers{number}", 1)
+        await node.commit(f"readers{number}", ("orders", 0, 1))
     tracing = asyncio.ensure_future(trace(node, receipt.position))
     turn_count = 0
     while not tracing.done():
@@ -128,9 +118,8 @@ async def test_the_oldest_copy_of_a_delayed_message_is_the_one(node: Fixture) ->
     held = encode_message(
         "orders", 0, b"x", {"UNIQ_KEY": "0A", "TIMER_DELAY_MS": "1"}, born_unix_ms=5
     )
-    append = AppendRequest(records=held, record_count=1, has_delayed=True)
-    first = await node.broker.append(append)
-    await node.broker.append(append)
+    first = await send(node, held)
+    await send(node, held)
     node.clock.now_ms += 1
     await settle(node)
     copies = await stored(node)
@@ -156,7 +145,7 @@ async def test_wrong_ids_are_refused(node: Fixture) -> None:
 async def test_sizes_are_counted_by_topic(node: Fixture) -> None:
     await node.broker.append(request(0, 3, producer_id=5))
     large = encode_message("bills", 0, b"x" * 3_000)
-    await node.broker.append(AppendRequest(records=large, record_count=1))
+    await node.put(large)
     orders = await node.broker.lookup.topic_sizes(TopicSizesRequest(topic="orders"))
     assert orders.record_count == 3
     assert 300 < orders.size_bytes < 1_000

@@ -13,8 +13,7 @@ from node.errors.common import NodeError
 from node.state.state import COMMAND_TOPIC, State
 from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb import common_pb2, log_pb2
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
-from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
+from quorumlog.pb.consumer_pb2 import FetchOffsetsRequest
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, PullResponse, QueryByKeyRequest
 from store.record.message import encode_message, java_hash
 from tests.node.broker_fakes import Fixture, expire_some, node_at, node_with, request
@@ -48,8 +47,7 @@ async def waiting(node: Fixture, count: int) -> None:
 
 async def test_a_pull_tells_the_newest_move_of_any_group(node: Fixture) -> None:
     assert (await pull(node)).newest_move == 0
-    row = GroupOffset(topic="orders", queue_id=1, offset=0)
-    await node.broker.groups.commit_offsets(CommitOffsetsRequest(group="g", offsets=[row]))
+    await node.commit("g", ("orders", 1, 0))
     response = await node.broker.groups.fetch_offsets(FetchOffsetsRequest(group="g"))
     assert (await pull(node)).newest_move == response.offsets[0].move > 0
     by_key = QueryByKeyRequest(topic="orders", key="k")
@@ -122,7 +120,7 @@ async def test_bad_questions_are_refused(node: Fixture) -> None:
         ({"cluster_id": "other"}, "node.wrong_cluster"),
         ({"topic": "secret"}, "node.topic_not_readable"),
     ]
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="secret", permission=2))
+    await node.create_topic("secret", permission=2)
     for how, code in cases:
         with pytest.raises(NodeError) as caught:
             await pull(node, **how)
@@ -306,7 +304,7 @@ async def test_a_local_reader_ahead_of_its_replica_waits_for_it(node: Fixture) -
 async def test_a_deleted_topic_wakes_nobody_but_is_told_in_the_end(node: Fixture) -> None:
     task = asyncio.create_task(pull(node, wait_ms=30))
     await waiting(node, 1)
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    await node.delete_topic("orders")
     with pytest.raises(errors.UnknownTopicError):
         await task
 
@@ -356,8 +354,7 @@ async def test_a_filter_compares_the_tag_and_not_its_hash(
 
 
 async def test_a_message_without_a_tag_matches_none(node: Fixture) -> None:
-    plain = encode_message("orders", 0, b"plain", {"A": "TAGS"})
-    await node.broker.append(AppendRequest(records=plain, record_count=1))
+    await node.put(encode_message("orders", 0, b"plain", {"A": "TAGS"}))
     assert (await pull(node, tags=["TAGS"])).status == NO_MATCHED
 
 

@@ -11,21 +11,16 @@ from node.errors.groups import MessageExpiredError
 from node.state.image import decode_image, encode_image
 from node.state.state import State
 from node.state.tables.dead_letters import DeadLettersTable
-from quorumlog.pb.admin_pb2 import DeleteGroupRequest
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
-from tests.node.broker.retry.test_retry import RETRY, deliver, given_back, listed, queue, resend
-from tests.node.broker_fakes import Fixture, node_at, node_with
+from tests.node.broker.retry.test_retry import RETRY, deliver, given_back, listed, resend
+from tests.node.broker_fakes import Fixture, hidden, node_at, node_with
 from tests.node.checkpoints import reloaded
-from tests.node.commands import commit, delete_group, put_topic
+from tests.node.commands import commit, delete_group, put_topic, state_after
 
 
 async def die(node: Fixture, *offsets: int) -> None:
     await node.broker.retry.retry_later(given_back(*offsets, is_dead=True))
-
-
-async def delete(node: Fixture) -> None:
-    await node.broker.groups.delete_group(DeleteGroupRequest(group="readers"))
 
 
 async def test_a_new_group_has_no_dead_letters_of_the_old_one(node: Fixture) -> None:
@@ -33,7 +28,7 @@ async def test_a_new_group_has_no_dead_letters_of_the_old_one(node: Fixture) -> 
     await die(node, 0, 1, 2)
     await resend(node, 0, 1)
     sent = written_count(node)
-    await delete(node)
+    await node.delete_group("readers")
     with pytest.raises(UnknownGroupError):
         await resend(node, 0)
     await die(node, 3, 4)
@@ -54,7 +49,7 @@ async def test_a_new_group_has_no_dead_letters_of_the_old_one(node: Fixture) -> 
 async def test_a_new_group_without_dead_letters_shows_none(node: Fixture) -> None:
     await node.append(0, 2)
     await die(node, 0)
-    await delete(node)
+    await node.delete_group("readers")
     await node.broker.retry.retry_later(given_back(1))
     listing = await listed(node)
     assert (listing.record_count, listing.min_offset, listing.next_offset) == (0, 1, 1)
@@ -66,21 +61,21 @@ async def test_a_resend_that_waits_behind_the_deletion_sends_nothing(node: Fixtu
     await die(node, 0)
     first = await node.written(node.append(2, 3))
     waits = asyncio.ensure_future(resend(node, 0))
-    removed = asyncio.ensure_future(delete(node))
+    removed = asyncio.ensure_future(node.delete_group("readers"))
     for _ in range(5):
         await asyncio.sleep(0)
     node.driver.release()
     await asyncio.gather(first, removed)
     with pytest.raises(UnknownGroupError):
         await waits
-    assert len(queue(node, "orders")) == 3
+    assert len(hidden(node, "orders")) == 3
 
 
 async def test_where_a_group_was_deleted_outlives_a_restart(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 2)
         await die(node, 0)
-        await delete(node)
+        await node.delete_group("readers")
         await die(node, 1)
         before = node.machine.image()
     async with node_at(tmp_path, topics={}) as node:  # All commands are applied again.
@@ -95,7 +90,7 @@ async def test_a_new_group_does_not_get_what_came_back_to_the_old_one(node: Fixt
         await node.broker.retry.retry_later(given_back(offset))
         await deliver(node, 3)
     assert RETRY not in groups["readers"], "it begins at the first one"
-    await delete(node)
+    await node.delete_group("readers")
     await node.broker.retry.retry_later(given_back(2))
     await deliver(node, 3)
     assert node.log.store.reads.queue_range(RETRY, 0) == (2, 3)
@@ -121,20 +116,18 @@ async def test_expired_dead_letters_are_not_resent_by_another_leader(node: Fixtu
             await resend(node, offset)
     assert list((await resend(node, 5)).resent) == [5]
     assert written_count(node) == before + 1
-    await delete(node)
+    await node.delete_group("readers")
     await node.append(8, 9)
     await die(node, 8)
     assert (await listed(node)).min_offset == 8, "of the new group"
 
 
 def written_count(node: Fixture) -> int:
-    return len(queue(node, "orders", 0)) + len(queue(node, "orders", 1))
+    return len(hidden(node, "orders", 0)) + len(hidden(node, "orders", 1))
 
 
 def test_expired_resends_are_in_image_and_checkpoint(tmp_path: Path) -> None:
-    state = State(Limits())
-    for command in (commit("readers"), resent(2, lo=0)):
-        assert state.apply_command(command, 1) is None
+    state = state_after(commit("readers"), resent(2, lo=0), limits=Limits())
     assert state.image().tables["dead_letters"].content == {"resent": {"readers": [[2, 3]]}}
     for command, first in ((resent(8, lo=5), 5), (resent(9, lo=4), 5), (resent(10, lo=6), 6)):
         assert state.apply_command(command, 1) is None
@@ -182,7 +175,5 @@ def test_no_more_deleted_groups_are_remembered_than_the_limit_says() -> None:
 
 
 def test_a_group_without_dead_letters_leaves_nothing() -> None:
-    state = State(Limits())
-    for command in (commit("readers"), delete_group("readers")):
-        assert state.apply_command(command, 7) is None
+    state = state_after(commit("readers"), delete_group("readers"), limits=Limits())
     assert "dead_letters" not in state.image().tables

@@ -8,7 +8,6 @@ import pytest
 from node.broker.topics.config_import import ImportPlan
 from node.errors.common import BusyError
 from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
-from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import ResendDeadLettersRequest, RetryLaterRequest, RetryMessage
 from store.errors import LimitExceededError, TopicNameError
 from store.record.message import decode_message, encode_message
@@ -25,7 +24,7 @@ from tests.node.broker_fakes import Fixture, configure, node_at, node_with
 
 async def send_with_times(node: Fixture, *times: int) -> None:
     records = [encode_message("orders", 0, b"x", reconsume_times=count) for count in times]
-    await node.broker.append(AppendRequest(records=b"".join(records), record_count=len(records)))
+    await node.put(*records)
 
 
 async def test_a_count_below_zero_that_a_producer_wrote_is_none(node: Fixture) -> None:
@@ -54,8 +53,7 @@ async def test_offsets_that_could_not_be_written_leave_those_under_way_alone(nod
 async def test_more_than_a_batch_is_not_read(node: Fixture) -> None:
     size_bytes = node.broker.produce.own_size_bytes_max // 2
     for _ in range(6):
-        record = encode_message("orders", 0, b"x" * size_bytes)
-        await node.broker.append(AppendRequest(records=record, record_count=1))
+        await node.put(encode_message("orders", 0, b"x" * size_bytes))
     read = list[int]()
     pull = node.log.store.reads.pull
 
@@ -75,8 +73,7 @@ async def test_more_than_a_batch_is_not_read(node: Fixture) -> None:
 async def test_a_message_that_has_no_room_for_its_origin_is_a_dead_letter(
     node: Fixture, is_dead: bool
 ) -> None:
-    record = encode_message("orders", 0, b"x", {"a": "b" * 32_700})
-    await node.broker.append(AppendRequest(records=record, record_count=1))
+    await node.put(encode_message("orders", 0, b"x", {"a": "b" * 32_700}))
     answer = await node.broker.retry.retry_later(given_back(0, is_dead=is_dead))
     assert answer.dead_count == 1
     dead = node.log.store.reads.pull("%DLQ%readers", 0, 0)
@@ -88,8 +85,7 @@ async def test_the_largest_message_can_be_rejected_and_sent_again(tmp_path: Path
     async with node_at(tmp_path, topics={topic: 1}) as node:
         limit = node.broker.produce.batch_size_bytes_max
         least = len(encode_message(topic, 0, b""))
-        record = encode_message(topic, 0, b"x" * (limit - least))
-        await node.broker.append(AppendRequest(records=record, record_count=1))
+        await node.put(encode_message(topic, 0, b"x" * (limit - least)))
         group = "g" * 120
         offsets = [committed(1, topic)]
         answer = await node.broker.retry.retry_later(

@@ -24,10 +24,9 @@ from quorumlog.pb.retry_pb2 import (
 )
 from store.record.message import decode_message
 from tests import seeds
-from tests.node.broker_fakes import Fixture, configure, node_with, request
+from tests.node.broker_fakes import Fixture, configure, hidden, node_with, request
 from tests.node.checkpoints import check_images
 from tests.node.delayed import settle
-from tests.store.records import messages
 
 LIMITS = Limits()
 GROUP, RETRY, DEAD = "readers", "%RETRY%readers", "%DLQ%readers"
@@ -37,8 +36,7 @@ COUNT = 40
 
 def bodies(node: Fixture, topic: str) -> list[bytes]:
     """Everything that readers see of a topic, in order."""
-    page = node.log.store.reads.pull(topic, 0, 0, max_count=10_000)
-    return [message.body for message in messages(page.data)]
+    return [message.body for message in hidden(node, topic)]
 
 
 class Walk:

@@ -29,10 +29,8 @@ from node.errors.groups import (
     TopicForbiddenError,
 )
 from node.state.tables.topic_types import TopicSettings
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import Delays, TopicNames
 from quorumlog.pb.consumer_pb2 import GroupOffset
-from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import (
     GetGroupSettingsRequest,
     ListDeadLettersRequest,
@@ -43,12 +41,11 @@ from quorumlog.pb.retry_pb2 import (
     RetryLaterResponse,
     RetryMessage,
 )
-from store.record.message import Message, decode_message, encode_message
-from tests.node.broker_fakes import Fixture, configure, node_with
+from store.record.message import decode_message, encode_message
+from tests.node.broker_fakes import Fixture, configure, hidden, node_with
 from tests.node.commands import SMALL_LIMITS, commit
 from tests.node.delayed import delayed, send
 from tests.patience import eventually
-from tests.store.records import messages
 
 RETRY, DEAD = "%RETRY%readers", "%DLQ%readers"
 
@@ -63,11 +60,6 @@ def given_back(*offsets: int, **how: Any) -> RetryLaterRequest:
 
 def committed(offset: int, topic: str = "orders") -> GroupOffset:
     return GroupOffset(topic=topic, offset=offset)
-
-
-def queue(node: Fixture, topic: str, queue_id: int = 0) -> list[Message]:
-    """Return all messages of a queue."""
-    return messages(node.log.store.reads.pull(topic, queue_id, 0, max_count=1000).data)
 
 
 async def listed(node: Fixture, offset: int = 0) -> ListDeadLettersResponse:
@@ -92,7 +84,7 @@ async def deliver(node: Fixture, level: int) -> int:
 async def test_a_message_waits_for_its_time_and_says_where_it_came_from(node: Fixture) -> None:
     node.broker.context.unix_ms = lambda: 5_000_000
     await node.append(0, 3)
-    origin = queue(node, "orders")[1]
+    origin = hidden(node, "orders")[1]
     answer = await node.broker.retry.retry_later(given_back(1, offsets=[committed(2)]))
     assert (answer.retried_count, answer.dead_count) == (1, 0)
 
@@ -117,7 +109,7 @@ async def test_the_pauses_are_those_of_the_published_table(node: Fixture) -> Non
         assert answer.retried_count == 1
         level = min(3 + attempt, 18)
         offset, where = await deliver(node, level), {"topic": RETRY}
-        last = queue(node, RETRY)[-1]
+        last = hidden(node, RETRY)[-1]
         assert last.reconsume_times == attempt + 1
         assert last.properties["RETRY_TOPIC"] == "orders"
     assert [LEVEL_DELAYS_MS[level - 1] for level in (3, 4, 5, 18)] == [
@@ -125,9 +117,9 @@ async def test_the_pauses_are_those_of_the_published_table(node: Fixture) -> Non
     ]  # fmt: skip
     answer = await node.broker.retry.retry_later(given_back(offset, topic=RETRY))
     assert (answer.retried_count, answer.dead_count) == (0, 1)
-    (dead,) = queue(node, DEAD)
+    (dead,) = hidden(node, DEAD)
     assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (17, "orders")
-    assert dead.properties["ORIGIN_MESSAGE_ID"] == queue(node, "orders")[0].message_id
+    assert dead.properties["ORIGIN_MESSAGE_ID"] == hidden(node, "orders")[0].message_id
 
 
 async def test_settings_of_the_group_and_the_call_say_when_and_how_often(node: Fixture) -> None:
@@ -136,7 +128,7 @@ async def test_settings_of_the_group_and_the_call_say_when_and_how_often(node: F
     await configure(node, "readers", retry_count_max=2, retry_delays=Delays(delay_ms=[7, 70]))
     await node.broker.retry.retry_later(given_back(0))
     await node.broker.retry.retry_later(given_back(1, delay_ms=500))
-    timed = queue(node, "rmq_sys_wheel_timer")
+    timed = hidden(node, "rmq_sys_wheel_timer")
     assert [m.properties["TIMER_OUT_MS"] for m in timed] == ["1007", "1500"]
 
     answer = await node.broker.retry.retry_later(given_back(2, attempt_count_max=1))
@@ -162,7 +154,7 @@ async def test_a_repeated_call_gets_the_first_answer(node: Fixture) -> None:
         await node.broker.retry.retry_later(given_back(0, 1, **how))
     with pytest.raises(GroupDisabledError):
         await node.broker.retry.retry_later(given_back(0, sequence=1, **how))
-    assert len(queue(node, DEAD)) == 1
+    assert len(hidden(node, DEAD)) == 1
     assert node.broker.retry.dead_total == 1
 
 
@@ -182,11 +174,11 @@ async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(node: Fixture, ke
     else:
         (first,) = await asyncio.gather(task, return_exceptions=True)
         assert isinstance(first, Exception)
-        assert queue(node, DEAD) == []
+        assert hidden(node, DEAD) == []
         assert node.machine.state.groups["readers"]["orders"] == {0: 0}
     again = await node.broker.retry.retry_later(call)
     assert again.is_duplicate == keeps
-    assert len(queue(node, DEAD)) == 1
+    assert len(hidden(node, DEAD)) == 1
     assert node.machine.state.groups["readers"]["orders"] == {0: 1}
 
 
@@ -200,9 +192,9 @@ async def test_dead_letters_go_back_once(node: Fixture) -> None:
     assert isinstance(second, BusyError)
     again = await resend(node, 2, 0)
     assert (again.index, list(again.resent), list(again.already_resent)) == (-1, [], [0, 2])
-    assert [m.body for m in queue(node, "orders")[4:]] == [queue(node, "orders")[0].body]
-    (sent,) = queue(node, "orders", 2)
-    assert (sent.body, sent.reconsume_times) == (queue(node, "orders")[2].body, 0)
+    assert [m.body for m in hidden(node, "orders")[4:]] == [hidden(node, "orders")[0].body]
+    (sent,) = hidden(node, "orders", 2)
+    assert (sent.body, sent.reconsume_times) == (hidden(node, "orders")[2].body, 0)
     assert "RETRY_TOPIC" not in sent.properties
     listing = await listed(node)
     assert (listing.record_count, list(listing.resent)) == (3, [0, 2])
@@ -215,8 +207,7 @@ async def die_large(node: Fixture, *topics: str) -> None:
     """Make dead letters, two of which are larger than a batch."""
     body = b"x" * (node.broker.produce.batch_size_bytes_max // 2)
     for number, topic in enumerate(topics):
-        record = encode_message(topic, 0, body)
-        await node.broker.append(AppendRequest(records=record, record_count=1))
+        await node.put(encode_message(topic, 0, body))
         offset = topics[:number].count(topic)
         await node.broker.retry.retry_later(given_back(offset, topic=topic, is_dead=True))
 
@@ -226,7 +217,7 @@ async def test_letters_that_can_go_are_sent_in_pieces_and_the_others_are_named(
     node: Fixture,
 ) -> None:
     await die_large(node, "orders", "gone", "orders", "orders")
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="gone"))
+    await node.delete_topic("gone")
     sent: list[list[int]] = []
     left = [0, 1, 2, 3, 4]
     while left:
@@ -241,13 +232,13 @@ async def test_letters_that_can_go_are_sent_in_pieces_and_the_others_are_named(
     assert (again.index, list(again.resent), list(again.already_resent)) == (-1, [], [0, 2])
     assert [(one.offset, one.code) for one in again.kept] == [(1, "node.unknown_topic")]
     assert "'gone'" in again.kept[0].reason
-    assert len(queue(node, "orders")) == 3 + 3
+    assert len(hidden(node, "orders")) == 3 + 3
 
 
 @node_with(topics={"gone": 1})
 async def test_letters_that_stay_are_read_in_pieces_too(node: Fixture) -> None:
     await die_large(node, *["gone"] * 5)
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="gone"))
+    await node.delete_topic("gone")
     answer = await resend(node, *range(5), in_pieces=True)
     assert [letter.offset for letter in answer.kept] == [0, 1, 2]
     assert (answer.index, list(answer.resent)) == (-1, [])
@@ -264,7 +255,7 @@ async def test_a_resend_that_was_cut_off_can_be_made_again(node: Fixture) -> Non
         node.driver.is_holding = False
         node.driver.lead()
     assert list((await resend(node, 0)).already_resent) == [0]
-    assert len(queue(node, "orders")) == 2
+    assert len(hidden(node, "orders")) == 2
 
 
 @pytest.mark.parametrize(
@@ -294,7 +285,7 @@ async def test_a_bad_call_is_refused_and_changes_nothing(
     node: Fixture, call: RetryLaterRequest, kind: type[Exception]
 ) -> None:
     await node.append(0, 4)
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="deaf", permission=2))
+    await node.create_topic("deaf", permission=2)
     before = node.machine.image()
     with pytest.raises(kind):
         await node.broker.retry.retry_later(call)
@@ -337,10 +328,10 @@ async def test_bad_resends_are_refused(node: Fixture) -> None:
         await resend(node, 0, 1)
     with pytest.raises(BadRequestError):
         await resend(node)
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
+    await node.create_topic("orders", permission=4)
     with pytest.raises(TopicNotWritableError):
         await resend(node, 0)
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    await node.delete_topic("orders")
     with pytest.raises(UnknownTopicError):
         await resend(node, 0)
     assert node.machine.state.refused_count == 0
@@ -355,8 +346,8 @@ async def test_clients_may_read_the_topics_of_a_group_and_no_more(node: Fixture)
         node.append(0, 1, topic=RETRY),
         *(send(node, delayed(1, DELAY="1"), delayed(2, topic=t, DELAY="1")) for t in (DEAD, RETRY)),
         *(send(node, delayed(1, DELAY="1"), delayed(2, topic=t)) for t in (DEAD, RETRY)),
-        node.broker.topics.create_topic(CreateTopicRequest(topic=DEAD, queue_count=2)),
-        node.broker.topics.delete_topic(DeleteTopicRequest(topic=RETRY)),
+        node.create_topic(DEAD, queue_count=2),
+        node.delete_topic(RETRY),
     ):
         with pytest.raises(ReservedTopicError):
             await refused

@@ -12,9 +12,8 @@ from node.config.limits import Limits
 from node.errors.common import TopicNotReadableError
 from node.errors.groups import AlreadyResentError
 from node.state.tables.topic_types import TopicSettings
-from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import Delays
-from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
+from quorumlog.pb.consumer_pb2 import HeartbeatRequest
 from quorumlog.pb.retry_pb2 import (
     ConfigFile,
     ExportConfigFilesRequest,
@@ -56,9 +55,7 @@ def groups_of(*names: str, **settings: Any) -> str:
 async def test_exported_tables_are_taken_over_by_another_cluster(tmp_path: Path) -> None:
     async with node_at(tmp_path / "a") as node:
         await node.broker.append(request(0, 3))
-        await node.broker.groups.commit_offsets(
-            CommitOffsetsRequest(group="readers", offsets=[GroupOffset(topic="orders", offset=2)])
-        )
+        await node.commit("readers", ("orders", 0, 2))
         delays = Delays(delay_ms=[1_000, 9_000])
         await configure(node, "readers", retry_count_max=3, retry_delays=delays)
         files = await exported(node)
@@ -234,7 +231,7 @@ async def test_a_resend_behind_another_learns_that_it_was_done(node: Fixture) ->
 
 
 async def test_a_member_may_not_name_a_topic_that_nobody_may_read(node: Fixture) -> None:
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="deaf", permission=2))
+    await node.create_topic("deaf", permission=2)
     with pytest.raises(TopicNotReadableError):
         await node.broker.groups.heartbeat(
             HeartbeatRequest(group="g", client_id="c", topics=["deaf"])

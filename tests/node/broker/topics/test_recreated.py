@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from node.errors import common as errors
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteGroupRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import QueueId
 from quorumlog.pb.log_pb2 import (
     PULL_STATUS_OFFSET_TOO_SMALL,
@@ -34,8 +33,8 @@ TOPIC_TABLE = (
 
 
 async def recreate(node: Fixture) -> None:
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=4))
+    await node.delete_topic("orders")
+    await node.create_topic("orders", queue_count=4)
 
 
 async def by_key(node: Fixture, key: str) -> list[Message]:
@@ -80,14 +79,14 @@ async def test_a_topic_recreated_twice_begins_at_the_second_time(node: Fixture) 
         await node.append(number, number + 1)
         await recreate(node)
     assert await range_of(node) == (2, 2)
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=8))
+    await node.create_topic("orders", queue_count=8)
     await node.append(7, 8)
     assert await range_of(node) == (2, 3), "a change of a topic is no creation"
 
 
 async def test_an_imported_topic_begins_at_the_import(node: Fixture) -> None:
     await node.append(0, 2)
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    await node.delete_topic("orders")
     answer = await node.broker.config_files.import_config_files(
         ImportConfigFilesRequest(files=[ConfigFile(name="topics.json", text=TOPIC_TABLE)])
     )
@@ -128,7 +127,7 @@ async def test_a_recreated_group_does_not_get_what_the_old_one_gave_back(node: F
     for offset in (0, 1):
         await give_back(node, offset)
         if offset == 0:
-            await node.broker.groups.delete_group(DeleteGroupRequest(group="readers"))
+            await node.delete_group("readers")
     node.clock.now_ms += 60_000
     await settle(node)
     assert [message.body[:8] for message in await retried(node)] == [b"00000001"]

@@ -12,7 +12,7 @@ from node.state.image import decode_image, encode_image
 from node.state.state import EMPTY_IMAGE
 from node.state.tables.topic_types import TOPIC_TYPES, TopicSettings
 from quorumlog.pb import rocketmq_pb2 as pb
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DescribeTopicRequest, ListTopicsRequest
+from quorumlog.pb.admin_pb2 import DescribeTopicRequest, ListTopicsRequest
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
 from tests.node.broker_fakes import Fixture
 from tests.node.rocketmq.test_service import gateway_at
@@ -27,16 +27,16 @@ MESSAGES: dict[str, dict[str, Any]] = {
 
 async def test_a_type_is_chosen_shown_changed_and_kept(node: Fixture) -> None:
     topics = node.broker.topics
-    made = await topics.create_topic(CreateTopicRequest(topic="pay", message_type="FIFO"))
+    made = await node.create_topic("pay", message_type="FIFO")
     assert made.message_type == "FIFO"
-    await topics.create_topic(CreateTopicRequest(topic="pay", queue_count=9))
+    await node.create_topic("pay", queue_count=9)
     topic = await topics.describe_topic(DescribeTopicRequest(topic="pay"))
     assert (topic.info.message_type, topic.info.queue_count) == ("FIFO", 9)
-    await topics.create_topic(CreateTopicRequest(topic="pay", message_type="MIXED"))
+    await node.create_topic("pay", message_type="MIXED")
     rows = (await topics.list_topics(ListTopicsRequest())).topics
     assert {row.topic: row.message_type for row in rows}["pay"] == "MIXED"
     with pytest.raises(BadRequestError, match="one of NORMAL, FIFO"):
-        await topics.create_topic(CreateTopicRequest(topic="pay", message_type="fifo"))
+        await node.create_topic("pay", message_type="fifo")
 
 
 def test_types_are_in_checkpoints_and_snapshots_and_builds_without_them_read_both() -> None:
@@ -54,9 +54,7 @@ def test_types_are_in_checkpoints_and_snapshots_and_builds_without_them_read_bot
 @pytest.mark.parametrize("topic_type", TOPIC_TYPES)
 async def test_a_topic_takes_messages_of_its_type_only(tmp_path: Path, topic_type: str) -> None:
     async with gateway_at(tmp_path) as gateway:
-        await gateway.node.broker.topics.create_topic(
-            CreateTopicRequest(topic="orders", message_type=topic_type)
-        )
+        await gateway.node.create_topic("orders", message_type=topic_type)
         route = await gateway.call(
             "QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name="orders"))
         )

@@ -15,8 +15,6 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.transactions import OffsetConflictError
-from quorumlog.pb.admin_pb2 import DeleteGroupRequest
-from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.transaction_pb2 import CommitConsumedRequest, ConsumedOffset, ConsumedOffsets
 from tests.node.broker_fakes import Fixture, node_with, request
@@ -40,11 +38,6 @@ def outputs(
 
 def commit(*offsets: ConsumedOffset) -> CommitConsumedRequest:
     return CommitConsumedRequest(consumed=ConsumedOffsets(group=GROUP, offsets=offsets))
-
-
-def plain(new: int) -> CommitOffsetsRequest:
-    row = GroupOffset(topic="orders", queue_id=0, offset=new)
-    return CommitOffsetsRequest(group=GROUP, offsets=[row])
 
 
 def offsets_of(node: Fixture, group: str = GROUP) -> dict[str, dict[int, int]]:
@@ -114,7 +107,7 @@ async def test_offsets_cut_off_by_a_new_leader_count_no_more(node: Fixture) -> N
 
 @node_with(filled=10, topics=TOPICS)
 async def test_a_commit_without_a_condition_makes_others_wait(node: Fixture) -> None:
-    unconditional = await node.written(node.broker.groups.commit_offsets(plain(2)))
+    unconditional = await node.written(node.commit(GROUP, ("orders", 0, 2)))
     with pytest.raises(BusyError, match="commits of orders/0 by readers"):
         await node.broker.append(outputs(0, offset(-1, 3)))
     with pytest.raises(BusyError):
@@ -122,7 +115,7 @@ async def test_a_commit_without_a_condition_makes_others_wait(node: Fixture) -> 
     node.driver.release()
     await unconditional
     await node.broker.append(outputs(0, offset(2, 3)))
-    await node.broker.groups.delete_group(DeleteGroupRequest(group=GROUP))
+    await node.delete_group(GROUP)
     await node.broker.append(outputs(1, offset(-1, 1)))
 
 

@@ -8,7 +8,6 @@ import pytest
 from node.config.limits import Limits
 from node.errors.common import BusyError, NodeError, UnknownTopicError
 from node.errors.transactions import TransactionTooLargeError
-from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from store.errors import LimitExceededError
 from tests.node.broker_fakes import Fixture, node_with
 from tests.node.transaction_calls import begun, ended, halves, part, stored
@@ -90,7 +89,7 @@ async def test_a_transaction_overtaken_by_a_new_term_is_not_written(node: Fixtur
 async def test_a_topic_that_is_deleted_meanwhile_leaves_it_open(node: Fixture) -> None:
     transaction_id = await begun(node, 0, MANY)
     task = await begun_to_end(node, transaction_id)
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    await node.delete_topic("orders")
     with pytest.raises(UnknownTopicError):
         await task
     assert transaction_id in part(node).open

@@ -19,7 +19,6 @@ from node.errors.common import (
 )
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
 from node.state.tables.transactions import TransactionsTable
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.transaction_pb2 import (
     TRANSACTION_OUTCOME_GIVEN_UP,
@@ -35,7 +34,7 @@ from quorumlog.pb.transaction_pb2 import (
 from store import format as fmt
 from store.errors import LimitExceededError, PositionRangeError, RecordFormatError
 from store.record.message import encode_message
-from tests.node.broker_fakes import Fixture, expire_some, node_at, node_with
+from tests.node.broker_fakes import Fixture, expire_some, hidden, node_at, node_with
 from tests.node.transaction_calls import (
     COMMITTED,
     GROUP,
@@ -43,7 +42,6 @@ from tests.node.transaction_calls import (
     begun,
     ended,
     halves,
-    hidden,
     part,
     producer,
     question,
@@ -139,9 +137,7 @@ async def test_a_caller_that_goes_does_not_leave_it_half_ended(node: Fixture) ->
 
 @node_with(limits=Limits(open_transaction_count_max=2), topics={"orders": 4})
 async def test_an_uncommittable_transaction_is_refused_at_its_begin(node: Fixture) -> None:
-    await node.broker.topics.create_topic(
-        CreateTopicRequest(topic="archive", queue_count=1, permission=4)
-    )
+    await node.create_topic("archive", queue_count=1, permission=4)
     refused: list[tuple[type[Exception], AppendRequest]] = [
         (UnknownTopicError, halves(0, 1, topic="nowhere")),
         (ReservedTopicError, halves(0, 1, topic=fmt.HALF_TOPIC)),
@@ -220,10 +216,10 @@ async def test_a_wrong_end_of_a_transaction_is_refused(node: Fixture) -> None:
 
 async def test_a_deleted_topic_leaves_a_transaction_open(node: Fixture) -> None:
     transaction_id = await begun(node, 0, 1)
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    await node.delete_topic("orders")
     with pytest.raises(UnknownTopicError):
         await ended(node, transaction_id)
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+    await node.create_topic("orders", queue_count=1)
     await ended(node, transaction_id)
     assert len(await stored(node)) == 1
 

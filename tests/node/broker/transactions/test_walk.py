@@ -23,14 +23,13 @@ from quorumlog.pb.transaction_pb2 import (
     EndTransactionResponse,
 )
 from store.errors import Outcome
-from tests.node.broker_fakes import Fixture, node_with, request
+from tests.node.broker_fakes import Fixture, hidden, node_with, request
 from tests.node.checkpoints import check_images
 from tests.node.transaction_calls import (
     COMMITTED,
     GROUP,
     ROLLED_BACK,
     halves,
-    hidden,
     part,
     round_of,
     stored,

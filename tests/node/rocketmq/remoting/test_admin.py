@@ -16,7 +16,6 @@ from node.rocketmq.remoting.protocol.codes import (
     ResponseCode,
     table,
 )
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings
 from quorumlog.pb.retry_pb2 import GetGroupSettingsRequest, SetGroupSettingsRequest
 from tests.node.rocketmq.remoting import codes
@@ -71,8 +70,7 @@ async def test_what_a_tool_reads_and_writes_back_changes_nothing(tmp_path: Path)
         client, state = await gateway.client(), gateway.node.broker.context.state
         for count in range(1, 9):
             topic = f"t{count}"
-            made = CreateTopicRequest(topic=topic, queue_count=count, message_type="FIFO")
-            await gateway.node.broker.topics.create_topic(made)
+            await gateway.node.create_topic(topic, queue_count=count, message_type="FIFO")
             ask = {"topic": topic, "acceptStandardJsonOnly": "true"}
             rows = document((await client.ask(codes.ROUTE, ask)).body)["queueDatas"]
             for name in NAMES:
@@ -206,9 +204,9 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
         assert (await client.ask(codes.RESET, order | {"bname": "g0-n1"})).code == 0
         assert (await client.ask(codes.GET_OFFSET, QUEUE)).ext["offset"] == "3"
 
-        topics = gateway.node.broker.topics  # A move in a deleted topic is none in the next one.
-        await topics.delete_topic(DeleteTopicRequest(topic="orders"))
-        await topics.create_topic(CreateTopicRequest(topic="orders", queue_count=4))
+        # A move in a deleted topic is none in the next one.
+        await gateway.node.delete_topic("orders")
+        await gateway.node.create_topic("orders", queue_count=4)
         await client.ask(codes.COMMIT, QUEUE | {"commitOffset": "3"})
         assert (await client.ask(codes.GET_OFFSET, QUEUE)).ext["offset"] == "3"
         assert (await client.pull(1, 3)).code == 19
@@ -264,8 +262,7 @@ async def test_a_permission_is_what_a_person_sets_and_not_what_a_closed_name_sho
         wiped = await client.ask(codes.WIPE, {"brokerName": closed})
         assert wiped.ext == {"wipeTopicCount": "1"}
         for before, after in product((6, 4, 2), repeat=2):
-            create = CreateTopicRequest(topic="orders", permission=before)
-            await gateway.node.broker.topics.create_topic(create)
+            await gateway.node.create_topic("orders", permission=before)
             route = document((await client.ask(codes.ROUTE, {"topic": "orders"})).body)
             perms = dict.fromkeys(NAMES, before) | {closed: before & ~2}
             assert {row["brokerName"]: row["perm"] for row in route["queueDatas"]} == perms
@@ -317,8 +314,7 @@ async def test_the_progress_of_all_groups_is_that_of_each(tmp_path: Path) -> Non
         ask, isolated = RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}
         empty = document((await client.ask(ask, isolated | {"bname": "g0-n1"})).body)
         assert (empty["consumeStatsList"], empty["totalDiff"]) == ([], 0)
-        made = CreateTopicRequest(topic="bills", queue_count=6)
-        await gateway.node.broker.topics.create_topic(made)
+        await gateway.node.create_topic("bills", queue_count=6)
         for _ in range(3):
             await client.send(queue=1)
         for group, topic in (("a", "bills"), ("a", "orders"), ("b", "orders")):

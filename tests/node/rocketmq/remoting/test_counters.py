@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from node.rocketmq.remoting.calls import node_admin
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import ClassicClient, client_at, gateway_at
 from tests.node.rocketmq.remoting.test_pop import popped
@@ -89,14 +88,13 @@ async def test_the_busiest_are_counted(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(node_admin, "METER_COUNT_MAX", 2)
     async with gateway_at(tmp_path) as gateway:
         client, node = await gateway.client(), gateway.remoting._node
-        topics = gateway.node.broker.topics
 
         async def send(topic: str, count: int) -> None:
             for _ in range(count):
                 assert (await client.send(topic=topic)).code == 0
 
         for count, topic in enumerate("abc", 1):
-            await topics.create_topic(CreateTopicRequest(topic=topic, queue_count=3))
+            await gateway.node.create_topic(topic, queue_count=3)
             await send(topic, count)
         await node.sample()
         assert "busiest" in await sums(client, "a")
@@ -108,10 +106,10 @@ async def test_the_busiest_are_counted(tmp_path: Path, monkeypatch: pytest.Monke
         assert await sums(client, "a") == (4, 4, 4)  # Of 7: when the others came is not known.
         assert await sums(client, "c") == (3, 3, 3)
 
-        await topics.delete_topic(DeleteTopicRequest(topic="c"))
+        await gateway.node.delete_topic("c")
         await node.sample()
         assert "not exist" in await sums(client, "c")
-        await topics.create_topic(CreateTopicRequest(topic="c", queue_count=3))
+        await gateway.node.create_topic("c", queue_count=3)
         await send("c", 3)
         await node.sample()
         assert await sums(client, "c") == (3, 3, 3)

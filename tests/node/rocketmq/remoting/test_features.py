@@ -12,7 +12,6 @@ from node.rocketmq.protocol.messages import from_record
 from node.rocketmq.protocol.properties import RESERVED
 from node.rocketmq.remoting.calls.sent_messages import REFUSED
 from node.rocketmq.remoting.places import NamedPlace
-from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.transaction_pb2 import ListTransactionsRequest
 from store.record.message import decode_message, parse_message_id
 from tests.node.broker_fakes import ADDRESSES
@@ -178,7 +177,7 @@ async def test_traces_are_messages_of_a_topic_that_is_made_like_any_other(tmp_pa
     trace = "RMQ_SYS_TRACE_TOPIC"
     async with client_at(tmp_path) as (gateway, client):
         assert (await client.send(b"Pub", trace, KEYS="U1")).code == NO_TOPIC
-        await gateway.node.broker.topics.create_topic(CreateTopicRequest(topic=trace))
+        await gateway.node.create_topic(trace)
         assert (await client.send(b"Pub", trace, KEYS="U1")).code == 0
         query = ANY_TIME | {"topic": trace, "key": "U1", "bname": "g0-n1"}
         assert decode_message((await client.ask(codes.KEY, query)).body).body == b"Pub"

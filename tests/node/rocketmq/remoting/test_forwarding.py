@@ -14,7 +14,6 @@ from node.rocketmq.remoting import conversation
 from node.rocketmq.remoting.calls import messages
 from node.rocketmq.remoting.isolation import ISOLATED_S, Isolation
 from node.runtime.accounts import Kind, Limit
-from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from raft.transitions import Role
 from store.record.message import decode_message
 from tests.node.broker_fakes import ADDRESSES, expire_some
@@ -99,7 +98,7 @@ async def test_no_view_of_a_follower_is_given_as_the_groups(tmp_path: Path) -> N
             at = int(response.ext["nextBeginOffset"])
         assert 0 < lo < hi
         for fresh in ("fresh", "other"):
-            await leader.node.broker.topics.create_topic(CreateTopicRequest(topic=fresh))
+            await leader.node.create_topic(fresh)
         assert (await client.ask(codes.ROUTE, {"topic": "fresh"})).code == 0
         assert (await client.pull(0, 0, ext={"topic": "fresh"})).code == 19
         assert (await client.ask(codes.ROUTE, {"topic": "none"})).code == 17

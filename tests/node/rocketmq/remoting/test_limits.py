@@ -29,7 +29,6 @@ from node.rocketmq.remoting.protocol.command import Command, decode
 from node.runtime.accounts import ANY, Account, Accounts, Kind, Limit
 from node.runtime.json_text import VALUE_COUNT_MAX
 from quorumlog.foreign_json import DEPTH_MAX
-from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import (
     binary_frame,
@@ -166,7 +165,7 @@ async def test_answers_over_tables_are_made_in_turns_and_paid_for(
         client, accounts = await gateway.client(), gateway.calls.accounts
         turn = gateway.node.broker.context.turn
         for number in range(20):
-            await gateway.node.broker.topics.create_topic(CreateTopicRequest(topic=f"t{number}"))
+            await gateway.node.create_topic(f"t{number}")
         body = body_of(clientID="a", **heartbeat)
         assert (await client.ask(RequestCode.HEART_BEAT, body=body)).code == 0
 

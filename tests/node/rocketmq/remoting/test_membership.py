@@ -114,7 +114,7 @@ async def test_the_leader_knows_members_of_other_nodes(tmp_path: Path) -> None:
         with pytest.raises(GroupNotEmptyError):
             await groups.commit_offsets(refused)
         with pytest.raises(GroupNotEmptyError):
-            await groups.delete_group(DeleteGroupRequest(group=GROUP))
+            await leader.node.delete_group(GROUP)
 
 
 async def test_a_reset_by_a_tool_is_refused_where_it_would_be_undone(tmp_path: Path) -> None:
@@ -271,9 +271,7 @@ async def test_a_member_that_pops_waits_until_no_other_shares_the_group(
     """Also of a new leader, which may hear of it first, and when the first that shares leaves."""
     async with gateway_at(tmp_path) as gateway:
         node, members = gateway.node, gateway.node.broker.group_members
-        offset = GroupOffset(topic="orders", queue_id=0, offset=0)
-        commit = CommitOffsetsRequest(group=GROUP, offsets=[offset], cluster_id="cluster")
-        await node.broker.groups.commit_offsets(commit)
+        await node.commit(GROUP, ("orders", 0, 0))
         node.driver.term += is_new
         reports = [(1, {"a": MemberKind.SHARING}), (2, {"p": MemberKind.POPPING})]
         for reporter, kinds in reports[:: -1 if is_new else 1]:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from tests.node.broker_fakes import expire_some
 from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import gateway_at
@@ -21,7 +20,7 @@ async def test_a_topic_that_was_made_again_is_read_from_its_first_message(
     tmp_path: Path, is_by_tool: bool
 ) -> None:
     async with gateway_at(tmp_path) as gateway:
-        client, topics = await gateway.client(), gateway.node.broker.topics
+        client = await gateway.client()
         reader = {"consumerGroup": "readers"}
         await client.heartbeat("a@1")
         for count in (6, 2, 4):
@@ -44,7 +43,7 @@ async def test_a_topic_that_was_made_again_is_read_from_its_first_message(
             if is_by_tool:
                 assert (await client.ask(codes.DELETE_TOPIC, {"topic": "orders"})).code == 0
             else:
-                await topics.delete_topic(DeleteTopicRequest(topic="orders"))
+                await gateway.node.delete_topic("orders")
             assert (await client.ask(codes.PUT_TOPIC, ORDERS)).code == 0
             at_end = await client.ask(codes.BY_TIME, QUEUE | {"timestamp": "0"})
             assert at_end.ext == {"offset": str(hi)}, "not 0, which is of the deleted topic"

@@ -11,7 +11,7 @@ import pytest
 
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, INT64_MAX
 from node.runtime.accounts import MIB, Kind, Limit
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, ListGroupsRequest
+from quorumlog.pb.admin_pb2 import ListGroupsRequest
 from store.record.message import parse_message_id
 from tests import seeds
 from tests.loopback import HOST
@@ -138,8 +138,7 @@ async def test_strangers_cost_the_checked_nothing_and_leave_nothing(
     async with gateway_at(tmp_path, held=HELD) as gateway:
         gateway.server.calls.open(gateway.node.broker)
         for topic in (TOPIC, *TOPICS):
-            put = CreateTopicRequest(topic=topic, queue_count=QUEUE_COUNT)
-            await gateway.node.broker.topics.create_topic(put)
+            await gateway.node.create_topic(topic, queue_count=QUEUE_COUNT)
         before, checked = dict(tables(gateway, "gateway", set())), Checked(gateway)
         strangers = [Stranger(drawn * COUNT + n, is_ending=n < ENDING_COUNT) for n in range(COUNT)]
 

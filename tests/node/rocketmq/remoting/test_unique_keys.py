@@ -14,7 +14,6 @@ from node.errors.common import NodeError
 from node.rocketmq.remoting.calls import unique_keys
 from node.rocketmq.remoting.calls.unique_keys import Pending, UniqueKeys
 from node.runtime.turn import Turn
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from store.errors import Outcome, StoreError
 from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import ClassicClient, client_at, gateway_at, send_fields
@@ -59,15 +58,15 @@ async def test_a_key_of_a_deleted_topic_is_new_in_the_next_one_of_its_name(
     tmp_path: Path, knows: str
 ) -> None:
     async with client_at(tmp_path, settings=settings(tmp_path)) as (gateway, client):
-        driver, topics = gateway.node.driver, gateway.node.broker.topics
+        driver = gateway.node.driver
         driver.is_holding = knows == "a send under way"
         old = asyncio.create_task(client.send(b"old", UNIQ_KEY="A"))
         if driver.is_holding:
             await eventually(lambda: driver.pending, "the send")
             driver.release()
         first = await old
-        await topics.delete_topic(DeleteTopicRequest(topic="orders"))
-        await topics.create_topic(CreateTopicRequest(topic="orders", queue_count=4))
+        await gateway.node.delete_topic("orders")
+        await gateway.node.create_topic("orders", queue_count=4)
         if knows == "the index":
             driver.lose()
             driver.lead()

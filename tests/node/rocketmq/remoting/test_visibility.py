@@ -9,18 +9,17 @@ import pytest
 
 from node.errors.common import NodeError
 from node.state.state import COMMAND_TOPIC, INTERNAL_TOPICS
-from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteGroupRequest, DeleteTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, GetMessageRequest, PullRequest, QueryByKeyRequest
 from quorumlog.pb.lookup_pb2 import TraceMessageRequest
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
 from store import format as fmt
 from store.record.message import encode_message, message_id
-from tests.node.broker_fakes import Fixture, expire_some
+from tests.node.broker_fakes import Fixture, expire_some, hidden
 from tests.node.delayed import send
 from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import ClassicClient, Gateway, gateway_at
 from tests.node.rocketmq.remoting.test_pop import popped
-from tests.node.transaction_calls import ROLLED_BACK, ended, hidden
+from tests.node.transaction_calls import ROLLED_BACK, ended
 from tests.store.records import messages
 
 NO_TOPIC, FOREVER = 17, str((1 << 63) - 1)
@@ -59,28 +58,27 @@ async def by_time(node: Fixture) -> int:
 
 
 async def command(node: Fixture) -> int:
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="secret"))
+    await node.create_topic("secret")
     return hidden(node, COMMAND_TOPIC)[-1].position
 
 
 async def of_deleted_topic(node: Fixture) -> int:
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="gone"))
+    await node.create_topic("gone")
     position = await sent(node, "gone")
-    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="gone"))
+    await node.delete_topic("gone")
     return position
 
 
 async def of_recreated_topic(node: Fixture) -> int:
     position = await of_deleted_topic(node)
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="gone"))
+    await node.create_topic("gone")
     return position
 
 
 async def of_closed_topic(node: Fixture) -> int:
-    await node.broker.topics.create_topic(CreateTopicRequest(topic="closed"))
+    await node.create_topic("closed")
     position = await sent(node, "closed")
-    closed = CreateTopicRequest(topic="closed", permission=2)
-    await node.broker.topics.create_topic(closed)
+    await node.create_topic("closed", permission=2)
     return position
 
 
@@ -93,7 +91,7 @@ async def dead(node: Fixture, group: str, offset: int = 0) -> int:
 async def of_deleted_group(node: Fixture) -> int:
     await sent(node)
     position = await dead(node, "gone")
-    await node.broker.groups.delete_group(DeleteGroupRequest(group="gone"))
+    await node.delete_group("gone")
     await node.append(1, 2)
     await dead(node, "gone", 1)
     return position
@@ -203,7 +201,7 @@ async def test_each_reader_gets_a_message_of_a_topic(tmp_path: Path) -> None:
 async def test_a_consumer_is_handed_what_its_group_reads_or_gave_back(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         node, (client, consumer) = gateway.node, await consumer_at(gateway)
-        await node.broker.topics.create_topic(CreateTopicRequest(topic="bills"))
+        await node.create_topic("bills")
         positions = await sent(node, "bills"), await sent(node)
         letters = await dead(node, "readers"), await dead(node, "others")
         host = node.log.store.config.store_host

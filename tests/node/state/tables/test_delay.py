@@ -17,7 +17,7 @@ from node.state.tables.offset_set import CHUNK_OFFSETS, OffsetSet, decode_runs, 
 from node.state.tables.table import NOTHING, TableImage
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
-from tests.node.commands import SMALL_LIMITS
+from tests.node.commands import SMALL_LIMITS, state_after
 
 KIND = next(kind for kind in TABLES if kind.name == "delay")
 
@@ -29,13 +29,6 @@ def take(queue: int, *offsets: int) -> Command:
 
 def cancel(queue: int, offset: int) -> Command:
     return Command(cancel_delayed=Command.CancelDelayed(queue=queue, offset=offset))
-
-
-def state_after(*commands: Command) -> State:
-    state = State(SMALL_LIMITS)
-    for command in commands:
-        assert state.apply_command(command, 0) is None, f"{command}"
-    return state
 
 
 # Around the ends of chunks, where a mistake would be.

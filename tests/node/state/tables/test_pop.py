@@ -15,7 +15,14 @@ from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
 from tests.node.checkpoints import loaded, reloaded, saved
-from tests.node.commands import SMALL_LIMITS, commit, delete_group, delete_topic, put_topic
+from tests.node.commands import (
+    SMALL_LIMITS,
+    commit,
+    delete_group,
+    delete_topic,
+    put_topic,
+    state_after,
+)
 
 LIMITS = replace(
     SMALL_LIMITS, pop_window_count_max=4, pop_in_flight_count_max=6, pop_attempt_count_max=2
@@ -75,10 +82,7 @@ def hidden(offset: int, generation: int, visible_unix_ms: int) -> Command:
 
 
 def made(*commands: Command) -> State:
-    state = State(LIMITS)
-    for command in (put_topic("a", 2), put_topic("b", 2), *commands):
-        assert state.apply_command(command, 0) is None, command
-    return state
+    return state_after(put_topic("a", 2), put_topic("b", 2), *commands, limits=LIMITS)
 
 
 def items(state: State) -> dict[int, InFlightMessage]:
