@@ -23,7 +23,7 @@ from node.peers.frames import FrameKind
 from node.peers.handshake import LinkIdentity
 from node.peers.link import PeerLink
 from node.peers.lives_file import LivesFile
-from node.peers.security.tls import TlsFiles, client_context, server_context
+from node.peers.security.tls import TlsFiles
 from node.replication.admin_parts import NodeParts, Replication
 from node.replication.fetch import EntryFetcher, EntryServer
 from node.replication.foundation import Foundation, FoundingVerdict
@@ -188,8 +188,7 @@ class RaftAssembly:
         self.link = link = PeerLink(
             identity,
             self.frames,
-            server_tls=server_context(tls) if tls is not None else None,
-            client_tls=client_context(tls) if tls is not None else None,
+            tls=tls,
             lives=lives,
         )
         lives.attach_link(link)
@@ -249,7 +248,6 @@ class RaftAssembly:
         self.machine.listen(self.log.store.engine.dispatcher)
         self.replica = Replica(raft, self.log, SystemRandom())
         self.snapshots = Snapshots(self.log, self.machine, self.link, raft.group)
-        is_flush_sync = settings.flush == "sync"
         others = [other for other in settings.voters if other != settings.node_id]
         self.driver = RaftDriver(
             self.replica,
@@ -257,7 +255,6 @@ class RaftAssembly:
             self.machine,
             self.link,
             self.snapshots.begin,
-            is_flush_sync=is_flush_sync,
             on_fatal=host.fail_stop,
             has_audience=lambda: host.broker.has_waiting_readers(),  # noqa: PLW0108 - no broker yet.
             has_met_all=lambda: all(map(self.link.is_connected, others)),
@@ -301,9 +298,7 @@ class RaftAssembly:
             link=self.link,
             driver=self.driver,
             start=self.driver.start,
-            receipts=raft_receipts(
-                store.ledger, is_flush_sync=is_flush_sync, why_not_local=self.fence.error
-            ),
+            receipts=raft_receipts(store, self.fence.error),
             maintenance=self.maintenance,
             status=self._status,
             warnings=self._warnings,

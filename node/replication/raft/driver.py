@@ -69,7 +69,6 @@ class RaftDriver:
         link: PeerLink,
         begin_snapshot: Callable[[InstallSnapshot], None],
         *,
-        is_flush_sync: bool,
         on_fatal: Callable[[BaseException], None],
         has_audience: Callable[[], bool] = lambda: True,
         has_met_all: Callable[[], bool] = lambda: False,
@@ -92,9 +91,7 @@ class RaftDriver:
         self._encoder = SteadyEncoder()
         self._decoder = SteadyDecoder(replica.config.group, self.node_id)
         self._pending_calls = PendingCalls(self._nodes_with)
-        self._syncs = SyncRequests(
-            log.store, self._on_durable, on_fatal, is_flush_sync=is_flush_sync
-        )
+        self._syncs = SyncRequests(log.store, self._on_durable, on_fatal)
         self._tick_interval_s = replica.config.tick_interval_ms / 1000
         self._next_tick_s = 0.0
         self._tick_timer: asyncio.TimerHandle | None = None

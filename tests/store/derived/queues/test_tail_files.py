@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
+from store.derived.queues.consume_queue import TAIL_FILES_MAX, TailFiles
 from store.derived.queues.consume_queues import ConsumeQueues
-from store.derived.queues.tail_files import TAIL_FILES_MAX, TailFiles
 from store.errors import StoreFullError
 from store.files.descriptor_cache import DescriptorCache
 from store.files.failpoints import armed
