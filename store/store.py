@@ -28,7 +28,6 @@ from store.log.record_log import AppendResult
 from store.maintenance.retention import DiskUsage
 from store.opening import Progress, Recovery, no_progress, open_log
 from store.reads import Reads
-from store.stats import StoreStats
 
 
 class Store:
@@ -72,6 +71,7 @@ class Store:
         self.engine: Final = engine
         self.root, self.config, self.log = engine.root, engine.config, engine.log
         self.counters, self.recovery = engine.counters, engine.recovery
+        self.stats: Final = engine.stats
         self._last_store_unix_ms = self._last_end_position = self._retention_ran_ms = 0
         self._derived_min_position = 0  # The derived files have nothing below it any more.
         self._dispatch_error: StoreFullError | None = None
@@ -102,7 +102,9 @@ class Store:
         engine, lock = self.engine, self._put_lock
         try:
             if self._dispatch_error is not None:
-                self._retry_dispatch()
+                self._catch_up()
+                if self._dispatch_error is not None:
+                    raise self._dispatch_error
             lock.acquire()
             try:
                 if engine.is_closed:
@@ -169,11 +171,6 @@ class Store:
             self.engine.on_fatal(error)
             raise
 
-    def _retry_dispatch(self) -> None:
-        self._catch_up()
-        if self._dispatch_error is not None:
-            raise self._dispatch_error
-
     def _dispatch_all(self) -> None:
         hi, dispatcher = self.log.max_position, self.engine.dispatcher
         while dispatcher.dispatched_position < hi:
@@ -227,10 +224,6 @@ class Store:
                 engine.delete_expired_derived()
                 self._derived_min_position = min_position
             return done.deleted_file_count
-
-    def stats(self) -> StoreStats:
-        """Return the counters, and the state at this moment."""
-        return self.engine.stats()
 
     # --- Closing ---
 

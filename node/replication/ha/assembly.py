@@ -148,11 +148,7 @@ class HaAssembly:
     async def _found_or_join(self) -> None:
         foundation = self.foundation
         while foundation.verdict is FoundingVerdict.WAIT:
-            missing = ", ".join(map(str, foundation.missing))
-            self.host.health.enter(
-                Phase.WAITING, f"a new group needs to hear of node {missing} first"
-            )
-            await foundation.changed()
+            await foundation.wait_for(foundation.missing, "group", self.host.health)
         is_founder = foundation.verdict is FoundingVerdict.FOUND
         standing = HaStanding.FULL if is_founder else HaStanding.JOINING
         # The clock makes this incarnation higher than that of a disk which this one replaces.

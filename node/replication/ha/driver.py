@@ -333,7 +333,9 @@ class HaDriver:
             if self._unsaved is not None:
                 self._finish(self._unsaved)
             while self._unsaved is None and (self._later or self._appends):
-                self._tell_appends()
+                if self._appends:  # Before any other change of the machine or the log.
+                    appends, self._appends = self._appends, []
+                    self._finish(self.machine.appended_all(appends))
                 if self._later:
                     self._finish(self._later.pop(0)(self.machine))
         except BaseException as error:
@@ -342,12 +344,6 @@ class HaDriver:
         finally:
             self._is_busy = False
         self.touch()
-
-    def _tell_appends(self) -> None:
-        """Give new appends to the machine, before any other change of the machine or the log."""
-        if self._appends:
-            appends, self._appends = self._appends, []
-            self._finish(self.machine.appended_all(appends))
 
     def _finish(self, fx: HaEffects) -> None:
         """Save what must be durable first, then carry out the rest; without room, all of it

@@ -318,7 +318,9 @@ class RaftDriver:
                 self.replica.receive_without_room(message)
                 self._touch()
                 return
-        if type(message) is CampaignNow and not self._may_take_over():
+        if type(message) is CampaignNow and (
+            self.is_draining or self.is_fenced or not self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
+        ):
             return  # The leader goes on when the time for the hand-over is up.
         try:
             has_work = self.replica.receive(message, payload if payload else None)
@@ -537,10 +539,6 @@ class RaftDriver:
     def _check_running(self) -> None:
         if self._stopped:
             raise ShuttingDownError
-
-    def _may_take_over(self) -> bool:
-        is_fit = not self.is_draining and not self.is_fenced
-        return is_fit and self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
 
     def _best_follower(self) -> NodeId:
         return transfer.best_follower(self.replica.core.state, asked_last=self._asked_last)
