@@ -69,7 +69,7 @@ class Reads:
         self.counters: Final = engine.counters
         self.take_grown: Final = engine.queues.take_grown
         """See `ConsumeQueues.take_grown`: for one caller, which wakes waiting readers."""
-        self.origin: Callable[[str], int] = _no_origin
+        self.origin: Callable[[str], int] = lambda _: 0
         """Returns the position before which no record of a topic is read: those are records of a
         deleted topic of that name. The owner of the topics sets it. A topic keeps its origin."""
         self._begins: dict[tuple[str, int], tuple[int, int]] = {}
@@ -363,8 +363,3 @@ class Reads:
         if size_bytes <= len(head):
             return head[:size_bytes]
         return self.log.read(position, min(size_bytes, room))
-
-
-def _no_origin(_topic: str) -> int:
-    """Return the origin of every topic of a store without an owner of topics."""
-    return 0
