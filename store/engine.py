@@ -20,7 +20,6 @@ from store.durability.checkpoint import Checkpoint, CheckpointValues, DurableTim
 from store.durability.fatal import FirstCause
 from store.durability.flush import FlushService
 from store.durability.identity import DirectoryLock, RunMarker
-from store.durability.mark_keeper import MarkKeeper
 from store.errors import BusyError, ClosedError, StoreError, StoreFullError, SyncFailedError
 from store.files import checksum, failpoints
 from store.files.file_system import FileSystem
@@ -144,13 +143,12 @@ class Engine(Generic[LogT_co]):
     def _make_parts(self) -> None:
         """Make the parts that need the recovered log."""
         config, log = self.config, self.log
-        self.marks = MarkKeeper(self.mark, log.last_index_before)
         self.flush_service = FlushService(
             log,
             config,
             on_fatal=self.on_fatal,
             committer=self._pooled,
-            on_synced=self.marks.on_synced,
+            on_synced=self.on_synced,
             on_settled=self.mark.maybe_sync,
             counters=self.counters,
         )
@@ -230,11 +228,15 @@ class Engine(Generic[LogT_co]):
         elif isinstance(error, SyncFailedError):
             self.on_fatal(error)
 
+    def on_synced(self, flushed_position: int) -> None:
+        """Write the position up to which the log is durable, before the receipts."""
+        self.mark.raise_durable(flushed_position, self.log.last_index_before(flushed_position))
+
     def sync_derived(self) -> int:
         """Make the derived files durable and write the mark; return the position they reach."""
         with self.derived_lock:
             durable = self.dispatcher.sync_derived()
-            self.marks.on_dispatched(self.dispatcher.built(), durable)
+            self.mark.publish_built(self.dispatcher.built(), durable)
         return durable.position
 
     def delete_expired_derived(self) -> None:

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from store import format as fmt
 from store.derived.keys.index_file import IndexStep
 from store.derived.queues.consume_queue import ConsumeQueue
-from store.derived.queues.offset_by_time import Boundary, offset_by_time
 from store.derived.queues.pull import PullResult, PullStatus, pull, read_at
 from store.engine import Engine
 from store.errors import (
@@ -70,7 +69,7 @@ class Reads:
         self.counters: Final = engine.counters
         self.take_grown: Final = engine.queues.take_grown
         """See `ConsumeQueues.take_grown`: for one caller, which wakes waiting readers."""
-        self.origin: Callable[[str], int] = _no_origin
+        self.origin: Callable[[str], int] = lambda _: 0
         """Returns the position before which no record of a topic is read: those are records of a
         deleted topic of that name. The owner of the topics sets it. A topic keeps its origin."""
         self._begins: dict[tuple[str, int], tuple[int, int]] = {}
@@ -297,34 +296,27 @@ class Reads:
                 repairs_left -= 1
                 self._guard.met(error)
 
-    def offset_by_time(
-        self, topic: str, queue_id: int, unix_ms: int, boundary: Boundary = Boundary.LOWER
-    ) -> int:
-        """Return the offset of the first message stored at `unix_ms` or later (LOWER).
+    def offset_by_time(self, topic: str, queue_id: int, unix_ms: int) -> int:
+        """Return the offset of the first message stored at `unix_ms` or later.
 
-        The next offset when all are older, 0 for a queue that does not exist; UPPER is the last
-        message stored at `unix_ms` or earlier. Raises CorruptionError for damage on the way: a
-        wrong time would lead past messages.
+        The next offset when all are older, 0 for a queue that does not exist. Store times are taken
+        to rise along the queue, as the log writes them. Raises CorruptionError for damage on the
+        way: a wrong time would lead past messages. Source: storage-formats 2.7; RocketMQ
+        ConsumeQueue#getOffsetInQueueByTime.
         """
         self._catch_up()
         queue = self._find(topic, queue_id, 0)
         if queue is None:
             return 0
-        return max(
-            offset_by_time(
-                queue,
-                unix_ms,
-                boundary,
-                self._store_unix_ms,
-                min_position=max(self.log.min_position, self.origin(topic)),
-            ),
-            self._begin_offset(queue),
-        )
 
-    def _store_unix_ms(self, position: int, size_bytes: int) -> int:
-        data = self.log.read(position, size_bytes)
-        self.log.check(position, data)
-        return store_timestamp(data)
+        def is_older(position: int, size_bytes: int) -> bool:
+            data = self.log.read(position, size_bytes)
+            self.log.check(position, data)
+            return store_timestamp(data) < unix_ms
+
+        min_position, hi = max(self.log.min_position, self.origin(topic)), queue.max_offset
+        lo = queue.search(queue.min_offset, hi, lambda position, _: position < min_position)
+        return max(queue.search(lo, hi, is_older), self._begin_offset(queue))
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return [min_offset, max_offset) of one queue; (0, 0) when nothing was ever put into it.
@@ -371,8 +363,3 @@ class Reads:
         if size_bytes <= len(head):
             return head[:size_bytes]
         return self.log.read(position, min(size_bytes, room))
-
-
-def _no_origin(_topic: str) -> int:
-    """Return the origin of every topic of a store without an owner of topics."""
-    return 0

@@ -11,6 +11,7 @@ files and deletes old ones. A node that has its own loop opens the store with `m
 calls `maintain()` itself. Source: RocketMQ DefaultMessageStore.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Final, Self
@@ -19,16 +20,14 @@ from store.clock import unix_ms
 from store.config import StoreConfig
 from store.durability.fatal import end_process
 from store.engine import Engine, StoreKind, Surroundings
-from store.errors import ClosedError, StoreError, StoreFullError, SyncFailedError
+from store.errors import ClosedError, FileSystemError, StoreError, StoreFullError, SyncFailedError
 from store.files.file_system import FileSystem
 from store.ledger.ledger import Ledger
 from store.log.commit_log import CommitLog
 from store.log.record_log import AppendResult
 from store.maintenance.retention import DiskUsage
-from store.maintenance.thread import StoreMaintenance
 from store.opening import Progress, Recovery, no_progress, open_log
 from store.reads import Reads
-from store.stats import StoreStats
 
 
 class Store:
@@ -64,7 +63,7 @@ class Store:
         with Engine.opening(StoreKind(open_log), root, config, around) as engine:
             store = cls(engine)
             if maintain:
-                store._maintenance.start()
+                store._thread.start()
         return store
 
     def __init__(self, engine: Engine[CommitLog | Ledger]) -> None:
@@ -72,12 +71,14 @@ class Store:
         self.engine: Final = engine
         self.root, self.config, self.log = engine.root, engine.config, engine.log
         self.counters, self.recovery = engine.counters, engine.recovery
+        self.stats: Final = engine.stats
         self._last_store_unix_ms = self._last_end_position = self._retention_ran_ms = 0
         self._derived_min_position = 0  # The derived files have nothing below it any more.
         self._dispatch_error: StoreFullError | None = None
         self._clock, self._put_lock, self._append = engine.clock, engine.put_lock, engine.log.append
-        self._maintenance = StoreMaintenance(
-            self.maintain, engine.config.derived_flush_interval_ms, engine.on_fatal
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=self._maintain_all, name="store-maintain", daemon=True
         )
         reads = self.reads = Reads(engine, self._catch_up)
         self.pull, self.units, self.records_at = reads.pull, reads.units, reads.records_at
@@ -101,7 +102,9 @@ class Store:
         engine, lock = self.engine, self._put_lock
         try:
             if self._dispatch_error is not None:
-                self._retry_dispatch()
+                self._catch_up()
+                if self._dispatch_error is not None:
+                    raise self._dispatch_error
             lock.acquire()
             try:
                 if engine.is_closed:
@@ -168,16 +171,27 @@ class Store:
             self.engine.on_fatal(error)
             raise
 
-    def _retry_dispatch(self) -> None:
-        self._catch_up()
-        if self._dispatch_error is not None:
-            raise self._dispatch_error
-
     def _dispatch_all(self) -> None:
         hi, dispatcher = self.log.max_position, self.engine.dispatcher
         while dispatcher.dispatched_position < hi:
             dispatcher.advance(hi)
         self._dispatch_error = None
+
+    def _maintain_all(self) -> None:
+        while not self._stopping.wait(self.config.derived_flush_interval_ms / 1000):
+            try:
+                self.maintain()
+            except (FileSystemError, StoreFullError):
+                pass  # The work is tried again.
+            except BaseException as error:  # noqa: BLE001  The process must not go on.
+                self.engine.on_fatal(error)
+                return
+
+    def stop_maintenance(self) -> None:
+        """End the rounds and wait until a running one is done. Harmless without a thread."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def maintain(self) -> None:
         """Dispatch, sync the derived files, move the marks, delete what has expired.
@@ -211,10 +225,6 @@ class Store:
                 self._derived_min_position = min_position
             return done.deleted_file_count
 
-    def stats(self) -> StoreStats:
-        """Return the counters, and the state at this moment."""
-        return self.engine.stats()
-
     # --- Closing ---
 
     def close(self) -> None:
@@ -223,7 +233,7 @@ class Store:
         Views that are open stay valid. May be called twice. Raises SyncFailedError when something
         could not be made durable; the directory then counts as crashed.
         """
-        self._maintenance.stop()  # First: a round that runs must not find the store closed.
+        self.stop_maintenance()  # First: a round that runs must not find the store closed.
         self.engine.close(self._finish)
 
     def _finish(self) -> None:

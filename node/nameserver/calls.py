@@ -7,6 +7,7 @@ in this process answers reads without waiting; a change is confirmed before it i
 import json
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from node.errors.common import BadRequestError
@@ -103,7 +104,8 @@ class NameServerCalls:
         routed = server.look(lambda directory: route(directory, request.topic, now_ms))
         # Clients follow the route, so it has no share of another cluster, which a false report may
         # have brought into the directory.
-        routed = routed.of_cluster(service.report_judge.cluster_id)
+        own = service.report_judge.cluster_id
+        routed = replace(routed, shares=tuple(s for s in routed.shares if s.cluster == own))
         return pb.TopicRouteResponse(
             shares=[_share(share) for share in routed.shares],
             rocketmq_json=json.dumps(routed.rocketmq_json()),

@@ -47,8 +47,6 @@ class Controller:
         self._watch = FailoverWatch()
         self._leads_since_s: float | None = None
         self._looked_s = 0.0
-        self.sent_count = 0
-        """Commands that were carried out."""
 
     async def run(self) -> None:
         """Look at intervals until cancelled."""
@@ -68,7 +66,6 @@ class Controller:
                 # Another command came first; the next look sees its effect.
                 _log.info("the controller's %s was refused: %s", command["op"], result.detail)
                 return
-            self.sent_count += 1
             _log.warning("the controller decided: %s", _described(command))
 
     def _due(self) -> list[Command]:

@@ -10,7 +10,6 @@ stranger's word.
 
 import asyncio
 import logging
-import ssl
 from abc import abstractmethod
 from collections.abc import Callable
 from random import Random
@@ -29,6 +28,7 @@ from node.peers.handshake import (
     PeerInfo,
 )
 from node.peers.lives_codec import LivesFormatError
+from node.peers.security.tls import TlsFiles, client_context, server_context
 from node.peers.stream import Side, Stream
 from node.peers.types import LinkLimits, LinkStats, PeerLives
 from node.runtime.logs.rate_limited_log import RateLimitedLog
@@ -51,8 +51,7 @@ class CommonLink(Generic[_Connection, _Peer]):
         limits: LinkLimits,
         random: Random,
         *,
-        server_tls: ssl.SSLContext | None,
-        client_tls: ssl.SSLContext | None,
+        tls: TlsFiles | None,
         settled_ms: int = 0,
     ) -> None:
         """`last_index` is what a handshake says of the own log. A good connection that lived
@@ -76,7 +75,7 @@ class CommonLink(Generic[_Connection, _Peer]):
             lambda node: self._make(Side.DIALLED, node),
             self._end,
             self._drop,
-            tls=client_tls,
+            tls=client_context(tls) if tls is not None else None,
             random=random,
             settled_ms=settled_ms,
         )
@@ -88,7 +87,7 @@ class CommonLink(Generic[_Connection, _Peer]):
             self._end,
             self._drop,
             self._log,
-            tls=server_tls,
+            tls=server_context(tls) if tls is not None else None,
         )
         self._closed_counts: dict[str, int] = {}
         self._is_stopping = False

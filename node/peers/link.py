@@ -10,7 +10,6 @@ before. Between two parts of what needs all of its parts, both handlers hear of 
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Mapping
 from random import Random
 from typing import Final
@@ -27,6 +26,7 @@ from node.peers.handshake import (
     PeerInfo,
     read_goodbye,
 )
+from node.peers.security.tls import TlsFiles
 from node.peers.stream import Side
 from node.peers.types import LinkLimits, PeerLives
 from raft.messages import NodeId
@@ -66,8 +66,7 @@ class PeerLink(CommonLink[PeerConnection, LinkPeer]):
         handler: PeerFrames,
         limits: LinkLimits | None = None,
         *,
-        server_tls: ssl.SSLContext | None = None,
-        client_tls: ssl.SSLContext | None = None,
+        tls: TlsFiles | None = None,
         lives: PeerLives,
         random: Random | None = None,
     ) -> None:
@@ -78,8 +77,7 @@ class PeerLink(CommonLink[PeerConnection, LinkPeer]):
             lives,
             limits,
             random or Random(),
-            server_tls=server_tls,
-            client_tls=client_tls,
+            tls=tls,
             # A connection that drops again and again right after the handshake must not be dialled
             # faster and faster.
             settled_ms=limits.reconnect_ms_max,

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Iterable
 from enum import Enum
 
+from node.monitoring.health import Health, Phase
 from raft.messages import NO_INDEX, Index, NodeId
 
 
@@ -34,26 +35,30 @@ class Foundation:
         """`voters` are the configured ones. A node that is not among them joins."""
         voters = frozenset(voters)
         self._is_voter = node_id in voters
-        self._missing = set(voters - {node_id})
-        self._unfounded = set(self._missing)
+        self.missing = set(voters - {node_id})
+        """Voters that have not answered yet."""
+        self.unfounded = set(self.missing)
+        """Voters that have not reported yet that they founded."""
         self._is_living = False
         self._changed = asyncio.Event()
 
     def on_peer(self, node: NodeId, last_index: Index) -> None:
         """Note that a peer was connected. Its log ends at `last_index` (NO_INDEX: it is empty)."""
-        self._missing.discard(node)
+        self.missing.discard(node)
         if last_index > NO_INDEX:
             self._is_living = True
         self._changed.set()
 
     def on_founded(self, node: NodeId) -> None:
         """Note that a peer belongs to this cluster permanently."""
-        self._missing.discard(node)
-        self._unfounded.discard(node)
+        self.missing.discard(node)
+        self.unfounded.discard(node)
         self._changed.set()
 
-    async def changed(self) -> None:
-        """Wait until the next voter has answered."""
+    async def wait_for(self, nodes: Iterable[NodeId], what: str, health: Health) -> None:
+        """Show which nodes a new `what` waits for, and wait until the next voter has answered."""
+        missing = ", ".join(map(str, sorted(nodes)))
+        health.enter(Phase.WAITING, f"a new {what} needs to hear of node {missing} first")
         self._changed.clear()
         await self._changed.wait()
 
@@ -62,19 +67,9 @@ class Foundation:
         """The decision so far. FOUND and JOIN are final."""
         if self._is_living or not self._is_voter:
             return FoundingVerdict.JOIN
-        return FoundingVerdict.WAIT if self._missing else FoundingVerdict.FOUND
+        return FoundingVerdict.WAIT if self.missing else FoundingVerdict.FOUND
 
     @property
     def may_begin(self) -> bool:
         """Whether a founder may take part in elections."""
-        return self._is_living or not self._unfounded
-
-    @property
-    def unfounded(self) -> tuple[NodeId, ...]:
-        """The voters that have not reported yet that they founded, for a waiting operator."""
-        return tuple(sorted(self._unfounded))
-
-    @property
-    def missing(self) -> tuple[NodeId, ...]:
-        """The voters that have not answered yet, for a waiting operator."""
-        return tuple(sorted(self._missing))
+        return self._is_living or not self.unfounded

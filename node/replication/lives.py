@@ -99,7 +99,8 @@ class NodeLives:
         self._thread = ThreadPoolExecutor(1, "lives")
         """Saves one record after the other, also when the task that began a save was cancelled."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._link: PeerLink | None = None
+        self.link: PeerLink | None = None
+        """The link over which lives are sent, once there is one."""
         self._last_broadcast: Mapping[NodeId, Known] = {}
         self._members: frozenset[NodeId] = frozenset()
         self.refused: dict[NodeId, str] = {}
@@ -136,10 +137,6 @@ class NodeLives:
             self._take(node, told)  # Met for a repair, before there was a file.
         if met.statements:
             self.save_soon()
-
-    def attach_link(self, link: "PeerLink") -> None:
-        """Give the link over which lives are sent from now on."""
-        self._link = link
 
     # --- Called by the link (PeerLives) ---
 
@@ -189,8 +186,8 @@ class NodeLives:
 
     def changed(self) -> None:
         """Send the lives to all connected peers, since this node's own standing has changed."""
-        if self._link is not None:
-            for row in self._link.stats().peers:
+        if self.link is not None:
+            for row in self.link.stats().peers:
                 self._send(row.node)
 
     def start(self) -> None:
@@ -344,8 +341,8 @@ class NodeLives:
             self._memory.look(self._lives)
 
     def _send(self, node: NodeId) -> None:
-        if self._link is not None and self._link.is_connected(node):
-            self._link.send(node, FrameKind.LIVES, encode_lives(self.own(), self._lives.known))
+        if self.link is not None and self.link.is_connected(node):
+            self.link.send(node, FrameKind.LIVES, encode_lives(self.own(), self._lives.known))
 
     def _take(self, node: NodeId, life: ToldLife) -> None:
         """Take the current life of a connected node.
@@ -366,9 +363,9 @@ class NodeLives:
 
     def _ask_again(self, node: NodeId, lost: str) -> None:
         """Reconnect a node that may be an old copy, so that its handshake decides."""
-        if lost and self._link is not None:
+        if lost and self.link is not None:
             detail = f"node {node} may have begun with an old copy of its disk: {lost}"
-            self._link.cut_off(node, CloseCode.OLD_COPY, detail)
+            self.link.cut_off(node, CloseCode.OLD_COPY, detail)
 
     def _hear_of_self(self, node: NodeId, known: Mapping[NodeId, Known]) -> None:
         view, memory = known.get(self._node_id), self._memory

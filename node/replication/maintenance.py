@@ -7,6 +7,7 @@ happen on the loop and whatever waits for the disk happens on the thread.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -129,7 +130,11 @@ class Maintenance(Generic[_Steps]):
 
     async def _run(self) -> None:
         steps = self.steps
-        while not await self._is_stopped_within(ROUND_MS):
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ROUND_MS / 1000):
+                    await self._is_stopping.wait()
+                    return
             await self.step("maintenance", steps.maintain)
             now_s = self._loop.time()
             is_due = now_s - self._checkpointed_s >= CHECKPOINT_INTERVAL_MS / 1000
@@ -137,14 +142,6 @@ class Maintenance(Generic[_Steps]):
                 await self.step("checkpoint", steps.checkpoint)
                 self._checkpointed_s = now_s
             await self.step("retention", steps.delete_expired)
-
-    async def _is_stopped_within(self, pause_ms: int) -> bool:
-        try:
-            async with asyncio.timeout(pause_ms / 1000):
-                await self._is_stopping.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do one step. A full, busy or damaged disk postpones it, and any other error ends the

@@ -50,12 +50,10 @@ class SyncRequests:
         store: ReplicatedStore[Any],
         on_durable: Callable[[Ticket], None],
         on_fatal: Callable[[BaseException], None],
-        *,
-        is_flush_sync: bool,
     ) -> None:
         """`on_durable` is called on the loop, once for each ticket or for a later one."""
         self._store, self._on_durable, self._on_fatal = store, on_durable, on_fatal
-        self._is_flush_sync = is_flush_sync
+        self._is_flush_sync = store.config.flush == "sync"
         self._loop = asyncio.get_running_loop()
         self._durable: Ticket = 0
         self._must_sync: Ticket = 0

@@ -207,7 +207,9 @@ def maybe_commit(state: RaftState) -> None:
 
 def _on_configuration_committed(state: RaftState) -> None:
     """Drop nodes whose removal is committed; step down if this node is one of them."""
-    membership.forget_removed(state)
+    members = state.voters + state.learners
+    for node in [node for node in state.progress if node not in members]:
+        del state.progress[node]
     if not state.is_voter:
         transfer.order_best(state)
         become_follower(state, state.term, NO_NODE, "own removal committed")

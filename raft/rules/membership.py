@@ -109,10 +109,3 @@ def adopt(state: RaftState, configuration_at: ConfigurationAt) -> None:
     for node in state.voters + state.learners:
         if node != state.node_id and node not in state.progress:
             state.progress[node] = Progress(node, configuration_at.index, state.now)
-
-
-def forget_removed(state: RaftState) -> None:
-    """Stop feeding nodes that are not in the newest configuration, which is committed."""
-    members = state.voters + state.learners
-    for node in [node for node in state.progress if node not in members]:
-        del state.progress[node]

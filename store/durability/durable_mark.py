@@ -16,6 +16,7 @@ import struct
 import threading
 from typing import Final, NamedTuple, Self
 
+from store.derived.dispatch import Built
 from store.errors import CorruptionError, LayoutError
 from store.files import failpoints
 from store.files.checksum import crc32c
@@ -73,7 +74,7 @@ class DurableMark:
     def __init__(self, fs: FileSystem, path: str, fd: int, interval_ms: int) -> None:
         self._fs, self._path, self._fd = fs, path, fd
         self._interval_ms = interval_ms
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._synced_ms: int | None = None
         self._dirty = False
         self.mark = Mark()
@@ -158,6 +159,21 @@ class DurableMark:
                 self._write(new)
             if self._interval_ms == 0:
                 self._sync(now_ms)
+
+    def publish_built(self, built: Built, durable: Built) -> None:
+        """Write how far derived files are `built`, and were `durable` at their last sync.
+
+        A report that began earlier may come later, with less: it lowers nothing. Errors as
+        `publish`.
+        """
+        with self._lock:
+            now = self.mark
+            if built.position < now.dispatched_position:
+                built = Built(now.dispatched_position, now.dispatched_item_count)
+            if durable.position < now.dispatched_durable_position:
+                durable = Built(now.dispatched_durable_position, now.dispatched_durable_item_count)
+            dispatched = built.position, durable.position, built.item_count, durable.item_count
+            self.publish(Mark(*now[:2], *dispatched), now_ms=0)
 
     def raise_durable(self, position: int, index: int) -> None:
         """Write how far the log is durable, as `publish` does; lower values change nothing.

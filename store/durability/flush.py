@@ -92,7 +92,6 @@ class FlushService:
         on_synced: Callable[[int], None] = lambda position: None,
         on_settled: Callable[[int], object] = lambda now_ms: None,
         counters: StoreCounters | None = None,
-        request_count_max: int = FLUSH_REQUEST_COUNT_MAX,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Call the sinks of a round on its thread.
@@ -105,7 +104,7 @@ class FlushService:
         self._counters = counters or StoreCounters()
         self._on_fatal, self._monotonic_ns = on_fatal, monotonic_ns
         self._schedule = FlushSchedule(config, self._now_ms())
-        self.request_count_max: Final = request_count_max
+        self.request_count_max = FLUSH_REQUEST_COUNT_MAX
         self._thread = threading.Thread(target=self._run, name="store-flush", daemon=True)
         self._round_lock = threading.Lock()  # Held while a round, or a truncation, runs.
         # Guards all below. Never held during a call to the log, a sink or a callback.

@@ -29,7 +29,6 @@ from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import FileSource
 from store.ledger.entry import KIND_DATA, KINDS, ChainLink, place_entry, whole_entry
-from store.ledger.entry_runs import entry_runs
 from store.ledger.raw import CheckedEntries, check_entries, part_from
 from store.ledger.reader import LedgerReader, LedgerTail
 from store.ledger.recent import NewestEntries
@@ -38,7 +37,7 @@ from store.ledger.start import LogStart, StartFile
 from store.ledger.term_runs import TermRuns
 from store.ledger.verify import check_range
 from store.log.checked import CheckedRanges
-from store.log.record_log import AppendResult, EntryRun
+from store.log.record_log import AppendResult
 from store.log.sequence_lock import SequenceLock
 from store.record.stamp import QueueKey, Stamped, Stamper
 from store.record.units import BatchUnits
@@ -442,13 +441,6 @@ class Ledger(LedgerReader):
         """Return the runs of `record_runs`, out of `recent` as far as it has them."""
         newest, lo = self.recent.runs(lo, hi)
         return iter(newest) if lo >= hi else chain(newest, record_runs(self, lo, hi))
-
-    def entry_runs(self, records: bytes) -> list[EntryRun]:
-        """Return the entries of records that were read and lie back to back.
-
-        Raises PositionRangeError for records that expired meanwhile, CorruptionError.
-        """
-        return entry_runs(self, records)
 
     def place_of(self, index: int) -> int:
         """Return where an entry begins, or where the log ends for the one after the last.

@@ -28,8 +28,10 @@ from store.ledger.entry import (
 from store.ledger.index import LedgerIndex
 from store.ledger.start import LOG_FROM_ZERO
 from store.ledger.term_runs import TermRuns
+from store.log.record_log import EntryRun
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
+_NEAR: Final = 8  # Entries that are tried one by one before a search.
 
 
 class LedgerTail(NamedTuple):
@@ -263,6 +265,35 @@ class LedgerReader:
             if position < following.position:
                 return lo + 1
         return self._find_index(position)  # The index is wrong.
+
+    def entry_runs(self, records: bytes) -> list[EntryRun]:
+        """Return the entries of records that were read and lie back to back.
+
+        The index leads, headers confirm: an entry's header holds its own position. Raises
+        PositionRangeError for records that expired meanwhile, CorruptionError.
+        """
+        runs: list[EntryRun] = []
+        at, number, lo, hi, index = 0, 0, 0, 0, -1
+        while at < len(records):
+            position = fmt.TIMESTAMP.unpack_from(records, at + fmt.PHYSICAL_OFFSET_AT)[0]
+            if not lo <= position < hi:
+                index = self._index_near(position, index, hi)
+                header = self.header(index)
+                lo, hi = header.position, header.position + header.size_bytes
+                runs.append(EntryRun(number, index, header.term))
+            at += fmt.INT32.unpack_from(records, at)[0]
+            number += 1
+        return runs
+
+    def _index_near(self, position: int, before: int, before_end: int) -> int:
+        """Return the entry at a position. Records of one queue lie near each other, so it is mostly
+        a few entries behind the last one, `before` (-1: none)."""
+        if before >= 0 and position >= before_end:
+            for index in range(before + 1, min(before + 1 + _NEAR, self.last_index + 1)):
+                unit = self.index.get(index)
+                if unit is not None and unit.position <= position < unit.position + unit.size_bytes:
+                    return index
+        return self.index_at_position(position)
 
     def last_index_before(self, position: int) -> int:
         """Return the last entry that ends at or before `position`; first_index - 1 for none."""

@@ -131,7 +131,7 @@ class ReplicaStore(ReplicatedStore[Ledger]):
         assert position >= self.dispatched_position, f"cut {index}, which readers have seen"
         self._are_offsets_known = False
         with self.engine.flush_service.truncation(position):
-            self.engine.marks.lower(position, index - 1)
+            self.engine.mark.lower(position, index - 1)
             hit("replica_store.before_cut")
             ledger.truncate_from(index, commit_index=index - 1)
 
@@ -146,15 +146,15 @@ class ReplicaStore(ReplicatedStore[Ledger]):
         """
         self._are_offsets_known = False
         with self.engine.flush_service.truncation(end_position):
-            self.engine.marks.lower(end_position, link.entry_index)
+            self.engine.mark.lower(end_position, link.entry_index)
             hit("replica_store.before_reset")
             self.ledger.reset(link.entry_index + 1, end_position, link.chain_crc, link.term)
         hit("replica_store.before_restart")
         self.engine.dispatcher.restart(end_position, next_offsets)
         hit("replica_store.before_mark")
-        self.engine.marks.on_synced(end_position)
+        self.engine.on_synced(end_position)
         self.engine.sync_derived()
-        self.engine.marks.lower(end_position, link.entry_index)  # Lowers nothing, and syncs.
+        self.engine.mark.lower(end_position, link.entry_index)  # Lowers nothing, and syncs.
 
     # --- Durability ---
 

@@ -164,7 +164,7 @@ class ShippedStore(ReplicatedStore[ShippedLog]):
         Waits for a running sync. Raises SyncFailedError: stop.
         """
         with self._taking_away(position):
-            self.engine.marks.lower(position, -1)
+            self.engine.mark.lower(position, -1)
             hit("shipped_store.before_queues")
             with self.engine.guard.waiting():
                 self.engine.dispatcher.truncate(position)
@@ -199,14 +199,14 @@ class ShippedStore(ReplicatedStore[ShippedLog]):
         log = self.shipped
         assert log.end_position <= log.min_position, f"log up to {log.end_position}"
         with self._taking_away(position):
-            self.engine.marks.lower(0, -1)  # For a moment there is no file at all.
+            self.engine.mark.lower(0, -1)  # For a moment there is no file at all.
             hit("shipped_store.before_begin")
             log.begin_at(position)
             hit("shipped_store.before_offsets")
             self.engine.dispatcher.restart(position, next_offsets)
-            self.engine.marks.on_synced(position)
+            self.engine.on_synced(position)
         self.engine.sync_derived()
-        self.engine.marks.lower(position, -1)  # Lowers nothing, and syncs.
+        self.engine.mark.lower(position, -1)  # Lowers nothing, and syncs.
 
     @contextmanager
     def _taking_away(self, position: int) -> Iterator[None]:
@@ -237,7 +237,7 @@ class ShippedStore(ReplicatedStore[ShippedLog]):
         After a power loss the mark may be older. After a kill the next opening must not take the
         bytes behind the mark for ones that were never synced. Raises SyncFailedError: stop.
         """
-        self.engine.marks.on_synced(self.shipped.sync())
+        self.engine.on_synced(self.shipped.sync())
 
     # --- Maintenance ---
 

@@ -19,6 +19,7 @@ from store.config import StoreConfig
 from store.derived.guard import AT_ONCE_SIZE_BYTES_MAX, DerivedScrubber
 from store.derived.queues.consume_queue import ConsumeQueue
 from store.durability.fatal import end_process
+from store.durability.flush import Callback
 from store.engine import Engine, StoreKind, Surroundings
 from store.errors import (
     BusyError,
@@ -37,7 +38,6 @@ from store.maintenance.retention import DELETE_COUNT_MAX, DiskState, DiskUsage
 from store.opening import Progress, Recovery, no_progress
 from store.reads import Reads
 from store.record.stamp import QueueKey
-from store.stats import StoreStats
 
 LogT = TypeVar("LogT", bound=Ledger | ShippedLog)
 
@@ -75,6 +75,10 @@ class ReplicatedStore(Generic[LogT]):
         self.reads: Final = Reads(engine)
         self.sync_here: Final = engine.flush_service.sync_here
         """Syncs all written bytes on the caller's thread; see `FlushService.sync_here`."""
+        self.request_sync: Final[Callable[[Callback], None]] = engine.flush_service.request_all
+        """Has everything that was written so far synced; see `FlushService.request_all`."""
+        self.delete_expired_derived: Final = engine.delete_expired_derived
+        self.stats: Final = engine.stats
         self.room_error: StoreError | None = None
         """Why `has_room` found none; None: there was some."""
         self._last_store_unix_ms = self._retention_ran_ms = 0
@@ -185,15 +189,6 @@ class ReplicatedStore(Generic[LogT]):
                 raise BusyError("the allocation of the next log file", 0)
             files.reserve(files.reserved_count + 1)
 
-    # --- Durability ---
-
-    def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
-        """Have everything that was written so far synced; `callback(error or None)` on that thread.
-
-        Bytes that are cut meanwhile need no sync. An error is a SyncFailedError, or a ClosedError.
-        """
-        self.engine.flush_service.request_all(callback)
-
     # --- Maintenance: on its own thread ---
 
     def _judge_files(self) -> None:
@@ -241,15 +236,7 @@ class ReplicatedStore(Generic[LogT]):
         for_room_count = sum(file.position in self._for_room for file in files)
         self.counters.deleted_for_room_count += for_room_count
 
-    def delete_expired_derived(self) -> None:
-        """Delete the parts of queues and index whose records are gone. Raises FileSystemError."""
-        self.engine.delete_expired_derived()
-
     # --- Life ---
-
-    def stats(self) -> StoreStats:
-        """Return the counters, and the state at this moment."""
-        return self.engine.stats()
 
     def close(self) -> None:
         """Make everything durable, end the threads and release the directory; as `Store.close`."""

@@ -42,7 +42,7 @@ _BY_PORTION: Final[dict[int, str]] = {
             steady transfer
         raft/state: log_view progress state
         store: opening
-        store/durability: durable_mark mark_keeper
+        store/durability: durable_mark
         store/files: meta_file
         store/ledger: ledger entry index raw recovery start verify
         store/ledger/mending: damage fetched mend
@@ -57,10 +57,10 @@ _BY_PORTION: Final[dict[int, str]] = {
         node/peers: frames
         node/replication/ha: inbound applied driver
         node/replication/ha/core: follower leader state copies
-        node/replication/ha/storage: losses loss_count
+        node/replication/ha/storage: losses log
         node/replication: fetch
         node/replication/raft: snapshots snapshot_transfer codec driver
-        node/replication/raft/digests: checks fence reports
+        node/replication/raft/digests: checks fence
         node/replication/raft/storage: log configurations
         node/state: state machine registry checkpoint_files checkpoint_tables digest
         node/state/tables: transactions delay dead_letters offset_set group_settings
@@ -68,7 +68,7 @@ _BY_PORTION: Final[dict[int, str]] = {
         store/derived: dispatch
         store/derived/queues: consume_queue
         store/durability: flush
-        store/ledger: term_runs entry_runs reader records
+        store/ledger: term_runs reader records
         store/log: commit_log commit_log_recovery shipped_log
         store/replicated: shipped_store ledger_store
         store/maintenance: retention

@@ -329,7 +329,7 @@ async def node_at(
             driver.term = log.load().hard_state.term
             driver.lead()
         identity = BrokerIdentity(CLUSTER, ADDRESSES, framed_address=":4711")
-        receipts = raft_receipts(log.store.ledger, is_flush_sync=True)
+        receipts = raft_receipts(log.store)
         context = Context(driver, machine, identity, receipts, clock_ms=clock, unix_ms=clock)
         broker = Broker(context)
         clock.now_ms -= limits.group_settle_ms

@@ -88,7 +88,6 @@ class DriverNode(PeerFrames):
             cast(Any, self.applied),
             self.link,
             no_snapshots,
-            is_flush_sync=self.flush == "sync",
             on_fatal=self.fatal.append,
         )
         self.on_refused = self.driver.on_refused

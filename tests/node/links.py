@@ -82,8 +82,7 @@ class Node(PeerFrames):
     """A link and what its handler was told."""
 
     def __init__(self, node: NodeId, limits: LinkLimits = LIMITS, **options: Any) -> None:
-        of_link = {key for key in options if key.endswith("_tls") or key == "lives"}
-        changes = {key: options.pop(key) for key in list(options) if key not in of_link}
+        changes = {key: options.pop(key) for key in options.keys() - {"tls", "lives"}}
         self.node_id = node
         self.frames: list[tuple[NodeId, Frame]] = []
         self.events: list[tuple[object, ...]] = []

@@ -111,18 +111,13 @@ class WholeNode:
             self.machine,
             self.link,
             self.snapshots.begin,
-            is_flush_sync=True,
             on_fatal=self.fatal,
         )
         addresses = {node: f"127.0.0.1:{node}" for node in ports}
         identity = BrokerIdentity(CLUSTER, addresses)
         driver: Any = self.driver
         self.fence = StateFence(self.log.node_file, self.driver.set_fenced)
-        receipts = raft_receipts(
-            self.log.store.ledger,
-            is_flush_sync=True,
-            why_not_local=self.fence.error,
-        )
+        receipts = raft_receipts(self.log.store, self.fence.error)
         self.broker = Broker(Context(driver, self.machine, identity, receipts))
         self.frames.take(*_RAFT, by=self.driver.on_raft_frame)
         self.frames.take(

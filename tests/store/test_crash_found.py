@@ -76,13 +76,13 @@ def test_a_close_waits_for_a_running_round_of_maintenance(tmp_path: Path) -> Non
     store.delete_expired = wait_in_the_middle  # type: ignore[method-assign]
     store.put(record(0))
     assert in_round.wait(PATIENCE_S), "no round began"
-    stopping = store._maintenance.stop
+    stopping = store.stop_maintenance
 
     def stop() -> None:
         may_go_on.set()
         stopping()
 
-    store._maintenance.stop = stop  # type: ignore[method-assign]
+    store.stop_maintenance = stop  # type: ignore[method-assign]
     store.close()
     assert fatal == []
     Store.open(str(tmp_path), crash_config(), on_fatal=must_not_die).close()
@@ -198,7 +198,7 @@ def test_a_late_report_does_not_take_the_mark_back(tmp_path: Path) -> None:
         store.put(batch(5, 9))
         store.maintain()
         before = store.engine.mark.mark
-        store.engine.marks.on_dispatched(early, early)
+        store.engine.mark.publish_built(early, early)
         assert store.engine.mark.mark == before
 
 

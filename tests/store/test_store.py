@@ -10,7 +10,6 @@ import pytest
 
 from store.config import StoreConfig
 from store.derived.dispatch import Built
-from store.derived.queues.offset_by_time import Boundary
 from store.derived.queues.pull import PullStatus
 from store.durability.durable_mark import Mark
 from store.errors import (
@@ -66,7 +65,7 @@ def read_all(store: Store, topic: str = "orders", queue_id: int = 0) -> list[int
 
 def crash(store: Store) -> None:
     """Leave the store as SIGKILL would: nothing is finished, the lock is free."""
-    store._maintenance.stop()
+    store.stop_maintenance()
     abandon(store.engine)
 
 
@@ -120,7 +119,6 @@ def test_records_are_read_by_offset_id_key_and_time(store: Store, clock: Clock) 
     assert store.offset_by_time("orders", 0, BORN + 50_000) == 50
     assert store.offset_by_time("orders", 0, BORN + 50_001) == 60
     assert store.offset_by_time("orders", 0, BORN + 10**9) == 200
-    assert store.offset_by_time("orders", 0, BORN + 50_000, Boundary.UPPER) == 59
     assert store.offset_by_time("nothing", 0, 0) == 0
 
 
@@ -377,7 +375,7 @@ def test_the_background_thread_keeps_the_derived_files_up(tmp_path: Path) -> Non
     dispatched = threading.Event()
     with Store.open(str(tmp_path), config, on_fatal=must_not_die) as store:
         store.put(batch(0, 50))
-        original = store.engine.marks.on_dispatched
+        original = store.engine.mark.publish_built
 
         def watch(built: Built, durable: Built) -> None:
             original(built, durable)
@@ -385,7 +383,7 @@ def test_the_background_thread_keeps_the_derived_files_up(tmp_path: Path) -> Non
                 dispatched.set()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store.engine.marks, "on_dispatched", watch)
+            patch.setattr(store.engine.mark, "publish_built", watch)
             assert dispatched.wait(PATIENCE_S)
 
 

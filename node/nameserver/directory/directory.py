@@ -205,7 +205,8 @@ class Directory:
     def _unregister(self, group: Name, broker_id: BrokerId, start_ms: Number, **_: Any) -> Values:
         left = self.group(group)
         left.unregister(broker_id, start_ms)
-        if not left.must_be_remembered:
+        # Else its numbers would be given out again.
+        if not left.brokers and (left.kind != "ha" or left.epoch_highest <= 0):
             del self.groups[left.name]
         return {}
 

@@ -89,7 +89,10 @@ class Group:
         """Apply a full report; return the values of its answer to the broker."""
         self._check_identity(report, limits)
         self._check_numbers(report, limits)
-        bindings = self._bindings_with(report, limits)
+        if report.kind != "ha" and (report.bindings or report.in_sync):
+            raise CommandRefused("malformed", "only an HA group has epochs and an in-sync set")
+        # A number stays bound to its first owner.
+        bindings = _newest({**report.bindings, **self.epochs}, limits.epoch_count_max)
         if report.role == "master":
             self._check_master(report, bindings)
         before = self.brokers.get(report.broker_id)
@@ -213,11 +216,6 @@ class Group:
         return self.in_sync_version
 
     @property
-    def must_be_remembered(self) -> bool:
-        """Whether the group has brokers, or numbers that must not be given out again."""
-        return bool(self.brokers) or (self.kind == "ha" and self.epoch_highest > 0)
-
-    @property
     def is_unserved(self) -> bool:
         """Whether no master has reported with the highest number yet."""
         return self.epoch_highest > self.master_epoch
@@ -277,12 +275,6 @@ class Group:
             )
         if broker is not None and report.start_ms < broker.start_ms:
             raise CommandRefused("stale_process", "a younger process of this broker has registered")
-
-    def _bindings_with(self, report: BrokerReport, limits: DirectoryLimits) -> dict[int, Binding]:
-        """Return all bindings; a number stays bound to its first owner."""
-        if report.kind != "ha" and (report.bindings or report.in_sync):
-            raise CommandRefused("malformed", "only an HA group has epochs and an in-sync set")
-        return _newest({**report.bindings, **self.epochs}, limits.epoch_count_max)
 
     def _check_master(self, report: BrokerReport, bindings: dict[int, Binding]) -> None:
         if report.epoch < self.master_epoch:

@@ -6,7 +6,7 @@ a dead broker leaves the routes even when no replica can commit its removal.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from node.nameserver.directory.directory import Directory
@@ -46,11 +46,6 @@ class DirectoryRoute:
     shares: tuple[KnownGroupRoute, ...]
     order: str = ""
     """The fixed order `broker:queues;...` of the configuration; empty: none."""
-
-    def of_cluster(self, cluster_id: str) -> "DirectoryRoute":
-        """Return the shares of the groups of one cluster."""
-        shares = tuple(share for share in self.shares if share.cluster == cluster_id)
-        return replace(self, shares=shares)
 
     def rocketmq_json(self) -> dict[str, Json]:
         """Return RocketMQ's TopicRouteData, in which the master is broker 0."""

@@ -24,7 +24,7 @@ class HaAdmin:
     """The calls of one node in master-slave mode."""
 
     def __init__(self, parts: NodeParts, driver: HaDriver) -> None:
-        self.parts, self._driver, self._losses = parts, driver, driver.losses
+        self.parts, self._driver, self._losses = parts, driver, driver.log.losses
 
     # --- Status ---
 

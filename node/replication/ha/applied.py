@@ -122,14 +122,11 @@ class AppliedState:
 
     @property
     def wants_image(self) -> bool:
-        """Whether to fetch an image from the master: the state is missing, and no image is
-        pending."""
-        return self.is_missing and (self._pending is None or self._is_of_other_history())
-
-    def _is_of_other_history(self) -> bool:
-        """Whether the log went on with another epoch than that of the image."""
+        """Whether to fetch an image from the master: the state is missing, and no image is pending,
+        or the log went on with another epoch than that of the image."""
         pending, epochs = self._pending, self._log.epochs
-        assert pending is not None
+        if not self.is_missing or pending is None:
+            return self.is_missing
         if epochs.last.number < pending.epoch.number:
             return False  # The log has not reached that epoch.
         return epochs.at(pending.position - 1) != pending.epoch

@@ -19,7 +19,7 @@ from node.contract import ReplicaStatus
 from node.monitoring.health import Phase
 from node.monitoring.metric import Source
 from node.peers.handshake import LinkIdentity
-from node.peers.security.tls import TlsFiles, client_context, server_context
+from node.peers.security.tls import TlsFiles
 from node.replication.admin_parts import NodeParts, Replication
 from node.replication.foundation import Foundation, FoundingVerdict
 from node.replication.ha import metrics
@@ -34,7 +34,6 @@ from node.replication.ha.maintenance import HaSteps
 from node.replication.ha.memory import HaMemory
 from node.replication.ha.receipts import ha_receipts
 from node.replication.ha.storage.log import HaLog
-from node.replication.ha.storage.losses import LossFile
 from node.replication.maintenance import Maintenance
 from node.replication.term_end import epoch_warnings, refuse_epoch_end
 from node.runtime.on_thread import on_thread
@@ -60,7 +59,6 @@ class HaAssembly:
     link: HaLink
     driver: HaDriver
     maintenance: Maintenance[HaSteps]
-    losses: LossFile
     memory: HaMemory
     foundation: Foundation
     """The role of an empty disk, as far as it is known."""
@@ -112,7 +110,6 @@ class HaAssembly:
         host.lives.open(host.fs, str(settings.directory), settings.cluster_id, self.memory)
         host.health.enter(Phase.STARTING, "applying the log")
         self.applied = await on_thread(partial(AppliedState, self.log, host.fs, settings.limits()))
-        self.losses = LossFile(host.fs, str(settings.directory))
         host.log_is_open(self.log.store)
         host.health.enter(Phase.STARTING, "meeting the other replicas")
 
@@ -132,8 +129,7 @@ class HaAssembly:
             addresses,
             self.foundation.on_peer,
             self._last_index,
-            server_tls=server_context(tls) if tls is not None else None,
-            client_tls=client_context(tls) if tls is not None else None,
+            tls=tls,
             lives=self.host.lives,
         )
         return self.link
@@ -152,11 +148,7 @@ class HaAssembly:
     async def _found_or_join(self) -> None:
         foundation = self.foundation
         while foundation.verdict is FoundingVerdict.WAIT:
-            missing = ", ".join(map(str, foundation.missing))
-            self.host.health.enter(
-                Phase.WAITING, f"a new group needs to hear of node {missing} first"
-            )
-            await foundation.changed()
+            await foundation.wait_for(foundation.missing, "group", self.host.health)
         is_founder = foundation.verdict is FoundingVerdict.FOUND
         standing = HaStanding.FULL if is_founder else HaStanding.JOINING
         # The clock makes this incarnation higher than that of a disk which this one replaces.
@@ -170,13 +162,10 @@ class HaAssembly:
         host, settings = self.host, self.settings
         self.driver = HaDriver(
             self.group,
-            settings.node_id,
+            _MODES[settings.replication],
             self.log,
             self.applied,
             self.link,
-            self.losses,
-            mode=_MODES[settings.replication],
-            is_first_master=settings.replication != "slave",
             make_image=self._make_image,
             on_role=self._on_role,
             on_fatal=host.fail_stop,

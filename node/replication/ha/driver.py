@@ -52,8 +52,6 @@ from node.replication.ha.link.link import HaLink
 from node.replication.ha.pending_calls import HaPendingCalls, completion_of
 from node.replication.ha.report import CaughtUp, SlaveReport
 from node.replication.ha.storage.log import HaLog
-from node.replication.ha.storage.loss_count import count_loss
-from node.replication.ha.storage.losses import LossFile
 from node.replication.pending_calls import PendingAppend
 from node.replication.sync_requests import SyncRequests
 from node.state.appends import Committed, Prepared
@@ -80,31 +78,27 @@ class HaDriver:
     def __init__(
         self,
         group: HaSettings,
-        node_id: NodeId,
+        mode: AckMode | None,
         log: HaLog,
         applied: AppliedState,
         link: HaLink,
-        losses: LossFile,
         *,
-        mode: AckMode | None,
-        is_first_master: bool,
         make_image: Callable[[], Awaitable[bytes]],
         on_role: Callable[[HaRoleChange], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`mode` says how this replica acks as master; None: as the group was served before.
-
-        `is_first_master`: whether it proposes itself when the group is new. `on_role` is called
-        with every change of its role, `on_fatal` with an error after which memory and disk may
-        differ; it must end the process.
+        """`mode` says how this replica acks as master, and it proposes itself when the group is
+        new; None: as the group was served before, and another one is the first master. `on_role` is
+        called with every change of its role, `on_fatal` with an error after which memory and disk
+        may differ; it must end the process.
         """
         self.group: Final = group
-        self.node_id: Final = node_id
+        self.node_id: Final = link.identity.node_id
         self.log: Final = log
         self.applied: Final = applied
         facts = log, log.replica, log.epochs, log.end
         self.machine: Final = HaMachine(
-            HaState(group, node_id, *facts, mode=mode, confirm=applied.applied)
+            HaState(group, self.node_id, *facts, mode=mode, confirm=applied.applied)
         )
         self.on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
@@ -122,7 +116,6 @@ class HaDriver:
         self.is_ready = False
         """Whether this is a serving master that has applied everything of the epochs before."""
         self._tick_timer: asyncio.TimerHandle | None = None
-        self.losses: Final = losses
         self._on_role = on_role
         self._link = link
         self.inbound: Final = Inbound(
@@ -136,12 +129,12 @@ class HaDriver:
             on_fatal=on_fatal,
             make_image=make_image,
         )
-        self._is_first_master = is_first_master
+        self._is_first_master = mode is not None
         self.changed = asyncio.Event()
         """Set when the role, or whether it is ready, may have changed."""
         self.advice_refused_count = 0
         self._pending_calls = HaPendingCalls(self._nodes_with)
-        self._syncs = SyncRequests(log.store, self._on_durable, on_fatal, is_flush_sync=True)
+        self._syncs = SyncRequests(log.store, self._on_durable, on_fatal)
         self._sync_count = 0
         self._has_unsynced = False
         self._confirm = applied.applied
@@ -340,7 +333,9 @@ class HaDriver:
             if self._unsaved is not None:
                 self._finish(self._unsaved)
             while self._unsaved is None and (self._later or self._appends):
-                self._tell_appends()
+                if self._appends:  # Before any other change of the machine or the log.
+                    appends, self._appends = self._appends, []
+                    self._finish(self.machine.appended_all(appends))
                 if self._later:
                     self._finish(self._later.pop(0)(self.machine))
         except BaseException as error:
@@ -349,12 +344,6 @@ class HaDriver:
         finally:
             self._is_busy = False
         self.touch()
-
-    def _tell_appends(self) -> None:
-        """Give new appends to the machine, before any other change of the machine or the log."""
-        if self._appends:
-            appends, self._appends = self._appends, []
-            self._finish(self.machine.appended_all(appends))
 
     def _finish(self, fx: HaEffects) -> None:
         """Save what must be durable first, then carry out the rest; without room, all of it
@@ -412,16 +401,16 @@ class HaDriver:
             log.save_epochs(fx.epochs)
             fx.epochs = None
         while fx.losses:
-            self.losses.note(count_loss(log, fx.losses.pop(0)))
-        self.losses.save()
+            log.losses.note(log.count_loss(fx.losses.pop(0)))
+        log.losses.save()
 
     def _cut(self, cut: LogCut, loss: LossReport) -> None:
         assert (loss.lo, loss.hi) == cut, f"a cut of {cut} with {loss}"
-        counted = count_loss(self.log, loss)  # Now: the bytes are still there.
+        counted = self.log.count_loss(loss)  # Now: the bytes are still there.
 
         def report(aside: CutFile) -> None:
-            self.losses.note(replace(counted, file=aside.path))
-            self.losses.save()  # Before the cut: a crash after it would lose the report.
+            self.log.losses.note(replace(counted, file=aside.path))
+            self.log.losses.save()  # Before the cut: a crash after it would lose the report.
 
         self.applied.cut(cut.lo, cut.hi, loss.epoch, report)
         self._pending_calls.cut(cut.lo)

@@ -51,6 +51,6 @@ METRICS: Final[Table[HaFacts]] = {
     "ha_apply_retries": counter("Decided batches not shown: no room for queues.",
         lambda h: h.driver.apply_retry_count),
     "ha_losses": gauge("Losses known here, at most the newest hundred: qlog ha status.",
-        lambda h: len(h.driver.losses.losses)),
+        lambda h: len(h.driver.log.losses.losses)),
 }  # fmt: skip
 """The machine of master-slave mode and its driver."""

@@ -4,6 +4,8 @@ Owns the promise of a receipt, and the way from a command record to its batch. A
 know where a batch begins: the command record at its end says so (`Command.ProducerBatch`).
 """
 
+from functools import partial
+
 from node.contract import ReceiptRules
 from node.errors.common import NodeError
 from node.errors.ha import NotMasterError, StateMissingError
@@ -30,9 +32,7 @@ def ha_receipts(driver: HaDriver) -> ReceiptRules:
     def why_not_local() -> NodeError | None:
         return StateMissingError() if driver.applied.is_missing else None
 
-    def batch_at(position: int) -> StoredBatch:
-        return batch_of(driver.log, position)
-
+    batch_at = partial(batch_of, driver.log)
     return ReceiptRules(batch_at, durability, NotMasterError, False, why_not_local)
 
 

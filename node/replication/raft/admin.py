@@ -5,6 +5,7 @@ know gRPC.
 """
 
 import asyncio
+import contextlib
 from typing import Final
 
 import structlog
@@ -134,7 +135,9 @@ class RaftAdmin:
                 while driver.leader_id in (driver.node_id, NO_NODE):
                     self._check_hand_over(target)
                     self._leader_changed.clear()
-                    await self._leader_changed_soon()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(HAND_OVER_POLL_MS / 1000):
+                            await self._leader_changed.wait()
         except TimeoutError as error:
             what = f"it did not take over within {timeout_ms} ms"
             raise TransferRefusedError(target, what) from error
@@ -148,13 +151,6 @@ class RaftAdmin:
         others = [voter for voter in state.voters if voter != state.node_id]
         if not any(self.parts.replication.link.is_connected(voter) for voter in others):
             raise TransferRefusedError(target, "no other voter can be reached")
-
-    async def _leader_changed_soon(self) -> None:
-        try:
-            async with asyncio.timeout(HAND_OVER_POLL_MS / 1000):
-                await self._leader_changed.wait()
-        except TimeoutError:
-            return
 
     async def _leave_leadership(self) -> None:
         """Hand leadership over, until a node takes it: this node was elected while it drains."""

@@ -5,7 +5,6 @@ broker.
 """
 
 import time
-from collections.abc import Callable
 from functools import partial
 from random import SystemRandom
 from typing import Final
@@ -23,7 +22,7 @@ from node.peers.frames import FrameKind
 from node.peers.handshake import LinkIdentity
 from node.peers.link import PeerLink
 from node.peers.lives_file import LivesFile
-from node.peers.security.tls import TlsFiles, client_context, server_context
+from node.peers.security.tls import TlsFiles
 from node.replication.admin_parts import NodeParts, Replication
 from node.replication.fetch import EntryFetcher, EntryServer
 from node.replication.foundation import Foundation, FoundingVerdict
@@ -102,7 +101,7 @@ class RaftAssembly:
         self._known_members: dict[NodeId, Member] = {}
         self._readiness: tuple[object, ...] = ()
         """The facts that decide `Health.ready` beside the phase, as the last turn left them."""
-        self._find_last_index: Callable[[], Index] = lambda: _DAMAGED_LAST_INDEX
+        self._is_log_open = False
 
     # --- Steps of the start ---
 
@@ -137,7 +136,7 @@ class RaftAssembly:
         # On a thread, so that the loop answers probes meanwhile; afterwards the log belongs to the
         # loop.
         self.log, reports = await open_repaired(partial(host.opening.run, open_log), self._repair)
-        self._find_last_index = self._last_index_of_log
+        self._is_log_open = True
         self._tell_repaired(*reports)
         refuse_term_end(str(settings.directory), self.log.node_file.record.hard_state.term)
         host.health.enter(Phase.STARTING, "meeting the peers")
@@ -188,11 +187,10 @@ class RaftAssembly:
         self.link = link = PeerLink(
             identity,
             self.frames,
-            server_tls=server_context(tls) if tls is not None else None,
-            client_tls=client_context(tls) if tls is not None else None,
+            tls=tls,
             lives=lives,
         )
-        lives.attach_link(link)
+        lives.link = link
         self.frames.take(FrameKind.LIVES, by=lives.on_frame)
         self.frames.watch(lives.on_connected, lives.on_disconnected)
         self.fetcher = EntryFetcher(link, lambda: sorted(self.settings.peers))
@@ -216,7 +214,7 @@ class RaftAssembly:
         self.frames.watch(self._say_founded)
         if not self.log.is_founded:
             while foundation.verdict is FoundingVerdict.WAIT:
-                await self._wait_for(foundation, foundation.missing)
+                await foundation.wait_for(foundation.missing, "cluster", self.host.health)
             if foundation.verdict is FoundingVerdict.FOUND:
                 self.log.found(self.settings.voters)
                 _log.info("founds a cluster", voters=self.settings.voters)
@@ -226,17 +224,10 @@ class RaftAssembly:
             for node in self.settings.voters:
                 self._say_founded(node)
         while self.log.is_untouched and not foundation.may_begin:
-            await self._wait_for(foundation, foundation.unfounded)
+            await foundation.wait_for(foundation.unfounded, "cluster", self.host.health)
         self.host.lives.changed()  # Peers that connected before know no life of this node.
         # A peer may know that this disk is an old copy, so the node promises nothing before.
         await self.link.wait_tried()
-
-    async def _wait_for(self, foundation: Foundation, nodes: tuple[NodeId, ...]) -> None:
-        missing = ", ".join(map(str, nodes))
-        self.host.health.enter(
-            Phase.WAITING, f"a new cluster needs to hear of node {missing} first"
-        )
-        await foundation.changed()
 
     def _say_founded(self, node: NodeId, _last_index: Index = NO_INDEX) -> None:
         if self.log.is_founded:
@@ -249,7 +240,6 @@ class RaftAssembly:
         self.machine.listen(self.log.store.engine.dispatcher)
         self.replica = Replica(raft, self.log, SystemRandom())
         self.snapshots = Snapshots(self.log, self.machine, self.link, raft.group)
-        is_flush_sync = settings.flush == "sync"
         others = [other for other in settings.voters if other != settings.node_id]
         self.driver = RaftDriver(
             self.replica,
@@ -257,7 +247,6 @@ class RaftAssembly:
             self.machine,
             self.link,
             self.snapshots.begin,
-            is_flush_sync=is_flush_sync,
             on_fatal=host.fail_stop,
             has_audience=lambda: host.broker.has_waiting_readers(),  # noqa: PLW0108 - no broker yet.
             has_met_all=lambda: all(map(self.link.is_connected, others)),
@@ -287,7 +276,12 @@ class RaftAssembly:
         )
         self.maintenance = Maintenance(steps, host.fail_stop, host.on_met)
         self.snapshots.attach(self.driver, steps.thread, host.spawn)
-        self._compare_states(steps)
+        self.checks = StateChecks(
+            self.machine, self.driver, self.link, steps.thread, self.fence, host.spawn
+        )
+        self.frames.take(FrameKind.STATE_DIGEST, by=self.checks.on_frame)
+        host.life.callback(self.checks.stop)
+        self.checks.start()
         host.lives.start()
         host.pages.add_metrics(
             Source(metrics.RAFT, lambda: self.replica),
@@ -301,9 +295,7 @@ class RaftAssembly:
             link=self.link,
             driver=self.driver,
             start=self.driver.start,
-            receipts=raft_receipts(
-                store.ledger, is_flush_sync=is_flush_sync, why_not_local=self.fence.error
-            ),
+            receipts=raft_receipts(store, self.fence.error),
             maintenance=self.maintenance,
             status=self._status,
             warnings=self._warnings,
@@ -312,14 +304,6 @@ class RaftAssembly:
             local_broker=LocalBroker(settings, host.address, self.machine, self.driver),
             fetcher=self.fetcher,
         )
-
-    def _compare_states(self, steps: RaftSteps) -> None:
-        self.checks = StateChecks(
-            self.machine, self.driver, self.link, steps.thread, self.fence, self.host.spawn
-        )
-        self.frames.take(FrameKind.STATE_DIGEST, by=self.checks.on_frame)
-        self.host.life.callback(self.checks.stop)
-        self.checks.start()
 
     # --- Reactions to changes ---
 
@@ -401,13 +385,12 @@ class RaftAssembly:
         return (*term_warnings(self.log.node_file.record.hard_state.term), *self._divergence())
 
     def _last_index(self) -> Index:
-        return self._find_last_index()
-
-    def _last_index_of_log(self) -> Index:
         """Return the last index for the handshake; NO_INDEX only for an untouched log.
 
         A node that entered a term may have voted: peers must not take it for a new node.
         """
+        if not self._is_log_open:
+            return _DAMAGED_LAST_INDEX
         return NO_INDEX if self.log.is_untouched else max(0, self.log.last_index)
 
     def _status(self) -> ReplicaStatus:

@@ -69,7 +69,6 @@ class RaftDriver:
         link: PeerLink,
         begin_snapshot: Callable[[InstallSnapshot], None],
         *,
-        is_flush_sync: bool,
         on_fatal: Callable[[BaseException], None],
         has_audience: Callable[[], bool] = lambda: True,
         has_met_all: Callable[[], bool] = lambda: False,
@@ -92,9 +91,7 @@ class RaftDriver:
         self._encoder = SteadyEncoder()
         self._decoder = SteadyDecoder(replica.config.group, self.node_id)
         self._pending_calls = PendingCalls(self._nodes_with)
-        self._syncs = SyncRequests(
-            log.store, self._on_durable, on_fatal, is_flush_sync=is_flush_sync
-        )
+        self._syncs = SyncRequests(log.store, self._on_durable, on_fatal)
         self._tick_interval_s = replica.config.tick_interval_ms / 1000
         self._next_tick_s = 0.0
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -321,7 +318,9 @@ class RaftDriver:
                 self.replica.receive_without_room(message)
                 self._touch()
                 return
-        if type(message) is CampaignNow and not self._may_take_over():
+        if type(message) is CampaignNow and (
+            self.is_draining or self.is_fenced or not self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
+        ):
             return  # The leader goes on when the time for the hand-over is up.
         try:
             has_work = self.replica.receive(message, payload if payload else None)
@@ -540,10 +539,6 @@ class RaftDriver:
     def _check_running(self) -> None:
         if self._stopped:
             raise ShuttingDownError
-
-    def _may_take_over(self) -> bool:
-        is_fit = not self.is_draining and not self.is_fenced
-        return is_fit and self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
 
     def _best_follower(self) -> NodeId:
         return transfer.best_follower(self.replica.core.state, asked_last=self._asked_last)

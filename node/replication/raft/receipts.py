@@ -10,19 +10,17 @@ from node.errors.common import NodeError, NotLeaderError
 from node.state.command_records import StoredBatch
 from quorumlog.pb import common_pb2
 from store import format as fmt
-from store.ledger.ledger import Ledger
+from store.replicated.ledger_store import ReplicaStore
 
 
 def raft_receipts(
-    ledger: Ledger,
-    *,
-    is_flush_sync: bool,
-    why_not_local: Callable[[], NodeError | None] = lambda: None,
+    store: ReplicaStore, why_not_local: Callable[[], NodeError | None] = lambda: None
 ) -> ReceiptRules:
-    """Return the rules for a ledger; `is_flush_sync`: a quorum syncs an entry before its receipt,
+    """Return the rules for a store. With `flush=sync` a quorum syncs an entry before its receipt,
     and does not only hold it in memory."""
+    is_synced, ledger = store.config.flush == "sync", store.ledger
     durability = (
-        common_pb2.DURABILITY_QUORUM_DISK if is_flush_sync else common_pb2.DURABILITY_QUORUM_MEMORY
+        common_pb2.DURABILITY_QUORUM_DISK if is_synced else common_pb2.DURABILITY_QUORUM_MEMORY
     )
 
     def batch_of(position: int) -> StoredBatch:

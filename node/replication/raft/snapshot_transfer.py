@@ -68,7 +68,8 @@ class SnapshotSender:
         """`on_failed` is called from `pump` and `on_disconnected`, with a reason for people; never
         from `begin`."""
         self._link, self._on_failed, self._limits = link, on_failed, limits
-        self._transfers: dict[NodeId, _Outgoing] = {}
+        self.transfers: dict[NodeId, _Outgoing] = {}
+        """Transfers under way, or complete and not yet known to be installed, by node."""
         self.sent_count = 0
         """Transfers whose last byte was handed to the link."""
 
@@ -79,14 +80,14 @@ class SnapshotSender:
             failure = f"the snapshot has {len(state)} bytes, the limit is {limit}"
             state = b""
         header = encode_install(message, size_bytes=len(state), crc=crc32c(state))
-        self._transfers[message.to] = _Outgoing(message.meta.index, header, state, failure)
+        self.transfers[message.to] = _Outgoing(message.meta.index, header, state, failure)
 
     def pump(self, now_ms: int) -> list[NodeId]:
         """Send as much as the pace allows, and report failed transfers. Call it at every tick.
 
         Return the nodes to which more bytes have left since the last call."""
         moved: list[NodeId] = []
-        for node, transfer in list(self._transfers.items()):
+        for node, transfer in list(self.transfers.items()):
             if not transfer.failure:
                 self._feed(node, transfer)
             if self._has_moved(node, transfer):
@@ -111,25 +112,20 @@ class SnapshotSender:
 
     def on_disconnected(self, node: NodeId) -> None:
         """Fail the transfer to `node`: a connection to it broke, so parts may be lost."""
-        if node in self._transfers:
+        if node in self.transfers:
             self._fail(node, "the connection was lost")
 
     def delivered(self) -> list[NodeId]:
         """Return the nodes that were sent a whole snapshot whose outcome is not known yet."""
-        return [node for node, transfer in self._transfers.items() if transfer.state is None]
+        return [node for node, transfer in self.transfers.items() if transfer.state is None]
 
     def forget(self, node: NodeId) -> None:
         """Forget the transfer to `node`: it is installed there, or no longer wanted."""
-        del self._transfers[node]
+        del self.transfers[node]
 
     def cancel(self) -> None:
         """Forget all transfers and report nothing, since this node does not lead any more."""
-        self._transfers.clear()
-
-    @property
-    def transfer_count(self) -> int:
-        """Transfers under way, or complete and not yet known to be installed."""
-        return len(self._transfers)
+        self.transfers.clear()
 
     def _feed(self, node: NodeId, transfer: _Outgoing) -> None:
         limits, link = self._limits, self._link
@@ -154,7 +150,7 @@ class SnapshotSender:
                 self.sent_count += 1
 
     def _fail(self, node: NodeId, reason: str) -> None:
-        del self._transfers[node]
+        del self.transfers[node]
         self._on_failed(node, reason)
 
 

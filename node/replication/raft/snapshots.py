@@ -112,7 +112,7 @@ class Snapshots:
                 self._sender.forget(node)
         for node in self._sender.pump(time.monotonic_ns() // 1_000_000):
             replica.core.report_snapshot_moved(node)
-        self._is_pumping = self._sender.transfer_count > 0
+        self._is_pumping = bool(self._sender.transfers)
         if self._is_pumping:
             self._loop.call_later(PUMP_MS / 1000, self._pump)
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.derived.queues.tail_files import TailFiles
 from store.derived.queues.unit_sums import UnitSums
 from store.derived.sum_files import UNKNOWN, SumFiles
 from store.errors import (
@@ -32,7 +31,7 @@ from store.errors import (
     QueueOrderError,
 )
 from store.files import failpoints
-from store.files.descriptor_cache import DescriptorCache
+from store.files.descriptor_cache import DescriptorCache, OpenFile
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.staging import stage
@@ -45,6 +44,10 @@ FILLER: Final = fmt.CONSUME_QUEUE_UNIT.pack(0, fmt.CONSUME_QUEUE_FILLER_SIZE, 0)
 _unpack_unit: Final = fmt.CONSUME_QUEUE_UNIT.unpack_from
 _CHECKED_UNITS: Final = 1024  # Units before the end that recovery compares with each other.
 _TRIES: Final = 4  # Reads of a block that is cut or grows beside them.
+TAIL_FILES_MAX: Final = 128
+"""Limit of files held at once; each is passed over when another one has to be closed for room."""
+_SHARE: Final = 4
+"""At most this part of the descriptors is held, so that most of them can still be closed."""
 
 
 class Doubt(NamedTuple):
@@ -69,6 +72,48 @@ def _no_log(doubt: Doubt) -> bytes:
     if doubt.is_known:
         raise doubt.queue.damage_error(doubt.lo, doubt.hi)
     return doubt.units
+
+
+class TailFile(NamedTuple):
+    """One held file, and the first offset in it."""
+
+    file: OpenFile
+    file_lo: int
+
+
+class TailFiles:
+    """The files at the ends of the queues that are written now. For the one thread that puts.
+
+    A look-up in the cache of descriptors, its lock twice and the name of the file cost several
+    times as much as the write of one unit. A file that is held is never closed under its user; one
+    that was deleted or replaced says so, and is then held no longer.
+    """
+
+    def __init__(self, descriptors: DescriptorCache) -> None:
+        self._descriptors = descriptors
+        self._limit = min(TAIL_FILES_MAX, descriptors.limit // _SHARE)
+        self.held: Final[dict[object, TailFile]] = {}
+        """By queue, the one that has held its file for longest first; for others to read only."""
+
+    def hold(self, queue: object, path: str, file_lo: int) -> TailFile | None:
+        """Hold the file of a path for a queue, instead of the one that it holds; None if no file
+        may be held. Raises FileSystemError."""
+        if queue in self.held:
+            self._release(queue)
+        if not self._limit:
+            return None
+        while len(self.held) >= self._limit:
+            self._release(next(iter(self.held)))
+        file = self.held[queue] = TailFile(self._descriptors.acquire(path), file_lo)
+        return file
+
+    def release_all(self) -> None:
+        """Hold no file any more: the queues are closed or dropped."""
+        for queue in list(self.held):
+            self._release(queue)
+
+    def _release(self, queue: object) -> None:
+        self._descriptors.release(self.held.pop(queue).file)
 
 
 @dataclass(slots=True, eq=False)

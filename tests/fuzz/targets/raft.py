@@ -10,7 +10,7 @@ from node.peers.frames import FrameKind
 from node.replication.fetch import EntryServer
 from node.replication.raft.codec import SteadyDecoder, SteadyEncoder, decode, encode
 from node.replication.raft.snapshot_transfer import SnapshotLimits, SnapshotReceiver
-from node.replication.raft.storage.configuration_record import (
+from node.replication.raft.storage.configurations import (
     decode_configuration,
     encode_configuration,
 )
@@ -234,7 +234,7 @@ TARGETS: Final = (
         "raft-configuration",
         "the body of a configuration entry is none, or reads the same after it is written",
         _configuration,
-        ("node.replication.raft.storage.configuration_record",),
+        ("node.replication.raft.storage.configurations",),
         lambda _: [pb.Configuration(voters=[1, 2, 3], learners=[4]).SerializeToString(), b""],
         mutated=mutated_message(pb.Configuration),
     ),

@@ -49,7 +49,7 @@ def files(authority: Authority) -> TlsFiles:
 
 
 def _node(node: int, files: TlsFiles, limits: LinkLimits = LIMITS) -> Node:
-    return Node(node, limits, server_tls=server_context(files), client_tls=client_context(files))
+    return Node(node, limits, tls=files)
 
 
 async def test_frames_pass_over_tls(authority: Authority) -> None:

@@ -31,7 +31,7 @@ def test_an_empty_disk_founds_only_beside_empty_disks_of_all_voters(
     foundation = Foundation(1, voters)
     for node, last_index in peers:
         foundation.on_peer(node, last_index)
-    assert (foundation.verdict, foundation.missing) == (verdict, missing)
+    assert (foundation.verdict, foundation.missing) == (verdict, set(missing))
 
 
 def test_no_node_begins_before_all_have_founded() -> None:
@@ -42,7 +42,7 @@ def test_no_node_begins_before_all_have_founded() -> None:
     assert foundation.verdict is FoundingVerdict.FOUND
     foundation.on_founded(2)
     assert not foundation.may_begin
-    assert foundation.unfounded == (3,)
+    assert foundation.unfounded == {3}
     foundation.on_founded(3)
     assert foundation.may_begin
 

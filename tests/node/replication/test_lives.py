@@ -418,7 +418,7 @@ async def test_an_old_copy_that_was_met_for_a_repair_is_found_out(tmp_path: Path
     await lives1.stop()
     lives1 = NodeLives(1, _fail)
     first, second = Node(1, lives=lives1), Node(2, lives=lives2)
-    lives1.attach_link(first.link)
+    lives1.link = first.link
     async with nodes(first, second):
         lives1.open(FileSystem(), str(tmp_path / "1"), "cluster", disk)
         assert "seen in life 5" in lives1.refused[2]

@@ -9,6 +9,7 @@ import pytest
 
 from node.replication import sync_requests
 from node.replication.sync_requests import SYNC_REQUEST_COUNT_MAX, SyncRequests
+from store.config import StoreConfig
 from store.errors import StoreError, SyncFailedError
 
 
@@ -16,7 +17,7 @@ class SlowLog:
     """A log whose syncs take as long as it is told, by a clock of its own."""
 
     def __init__(self, clock: "Clock") -> None:
-        self.clock = clock
+        self.clock, self.config = clock, StoreConfig()
         self.sync_us = 50.0
         self.is_busy = False
         self.here_count = 0
@@ -42,8 +43,6 @@ class Clock:
 
 
 class World:
-    is_flush_sync = True
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = Clock()
         monkeypatch.setattr(sync_requests, "time", self.clock)
@@ -56,9 +55,7 @@ class World:
     def syncs(self) -> SyncRequests:
         """Made on the loop of the test."""
         log: Any = self.log
-        return SyncRequests(
-            log, self.durable.append, self.fatal.append, is_flush_sync=self.is_flush_sync
-        )
+        return SyncRequests(log, self.durable.append, self.fatal.append)
 
     def flush(self, *, must_sync: bool = False) -> bool:
         self.ticket += 1
@@ -136,7 +133,7 @@ async def test_while_the_thread_is_at_it_syncs_are_asked_for_and_bounded(world: 
 
 
 async def test_async_waits_for_no_sync_but_where_term_and_vote_need_one(world: World) -> None:
-    world.is_flush_sync = False
+    world.log.config = StoreConfig(flush="async")
     assert world.flush()
     assert (world.log.here_count, world.log.asked) == (0, [])
     world.log.is_busy = True

@@ -125,7 +125,8 @@ def test_positions_that_were_never_appended_are_refused(
 
 def test_the_number_of_waiters_is_bounded() -> None:
     log = FakeLog()
-    service = FlushService(log, RULES, on_fatal=never, request_count_max=2)
+    service = FlushService(log, RULES, on_fatal=never)
+    service.request_count_max = 2
     answers = Answers()
     position = log.append()
     service.check_room()

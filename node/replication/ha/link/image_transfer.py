@@ -21,7 +21,6 @@ from store.errors import (
     CorruptionError,
     DerivedFileError,
     FileSystemError,
-    StoreError,
     StoreFullError,
 )
 
@@ -66,7 +65,10 @@ class ImageSender:
         except ShuttingDownError:
             return
         except _LATER as error:
-            self._postpone(connection, error)
+            self.failed_count += 1  # The replica asks again when no piece comes.
+            if str(error) != self._trouble:  # Log once, and not for every request of a full disk.
+                self._trouble = str(error)
+                _log.warning("an image could not be made", to=connection.peer, error=str(error))
             return
         except Exception as error:  # noqa: BLE001 - memory and disk may differ.
             self._on_fatal(error)
@@ -79,13 +81,6 @@ class ImageSender:
             piece = ImagePiece(len(data), at, data[at : at + PIECE_SIZE_BYTES])
             connection.send_frame(piece)
         _log.info("sent an image of the state", to=connection.peer, size_bytes=len(data))
-
-    def _postpone(self, connection: HaConnection, error: StoreError) -> None:
-        """Count an image that could not be made. The replica asks again when no piece comes."""
-        self.failed_count += 1
-        if str(error) != self._trouble:  # Log once, and not for every request of a full disk.
-            self._trouble = str(error)
-            _log.warning("an image could not be made", to=connection.peer, error=str(error))
 
     def forget(self, connection: HaConnection) -> None:
         """Stop sending to a connection that is gone."""

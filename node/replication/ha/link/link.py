@@ -7,7 +7,6 @@ connections between two replicas.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
@@ -16,6 +15,7 @@ from typing import Final
 from node.peers.common_link import CommonLink
 from node.peers.dialler import PeerRecord
 from node.peers.handshake import CloseCode, LinkIdentity, PeerInfo
+from node.peers.security.tls import TlsFiles
 from node.peers.stream import Side
 from node.peers.types import LinkLimits, PeerLives
 from node.replication.ha.core.wire import Frame
@@ -49,8 +49,7 @@ class HaLink(CommonLink[HaConnection, _Peer]):
         on_met: Callable[[NodeId, Index], None],
         last_index: Callable[[], Index],
         *,
-        server_tls: ssl.SSLContext | None = None,
-        client_tls: ssl.SSLContext | None = None,
+        tls: TlsFiles | None = None,
         lives: PeerLives,
         limits: LinkLimits = _LIMITS,
     ) -> None:
@@ -63,8 +62,7 @@ class HaLink(CommonLink[HaConnection, _Peer]):
             lives,
             limits,
             Random(),
-            server_tls=server_tls,
-            client_tls=client_tls,
+            tls=tls,
         )
         self._on_met = on_met
         self._on_open: Callable[[HaConnection], None] = lambda _: None

@@ -6,10 +6,12 @@ loop's, calls everything here unless a docstring says otherwise; only rare calls
 the binding, epochs, a cut, a beginning and `open`.
 """
 
+import contextlib
 import secrets
 from collections.abc import Callable
 from typing import Final, Self
 
+from node.replication.ha.core.effects import LossReport
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.types import (
@@ -21,19 +23,22 @@ from node.replication.ha.core.types import (
     ReplicaState,
 )
 from node.replication.ha.storage.epoch_file import BindingFile, EpochFile
+from node.replication.ha.storage.losses import LossFile, LostEnd
 from node.replication.ha.storage.replica_file import open_replica_file
 from node.runtime.clock import unix_ms
 from node.state.appends import Prepared
 from node.state.state import COMMAND_TOPIC
 from store.config import StoreConfig
 from store.durability.fatal import end_process
-from store.errors import RecordFormatError
+from store.errors import RecordFormatError, StoreError
 from store.files.file_system import FileSystem
 from store.log.cut_file import CutFile
 from store.log.record_log import AppendResult
 from store.log.shipped_log import CheckedRaw, PreparedBatch
 from store.opening import Progress, Recovery, no_progress
+from store.record.message import record_layout
 from store.record.stamp import QueueKey
+from store.record.topic_names import is_reserved
 from store.replicated.shipped_store import ShippedStore
 
 KEPT_FOR_SLAVE_SIZE_BYTES: Final = 1 << 30
@@ -66,6 +71,7 @@ class HaLog:
         self._log: Final = store.shipped
         self.binding: Final = binding
         self._epoch_file: Final = EpochFile(fs, store.root)
+        self.losses: Final = LossFile(fs, store.root)
         self.is_new = state is None
         """Whether this replica was never saved: whether it founds or joins is not decided."""
         self.replica = state or ReplicaState(
@@ -93,7 +99,7 @@ class HaLog:
         """Open the directory of a replica, made if necessary, and cut a torn tail.
 
         Raises as `Store.open`, and IdentityMismatchError (another cluster's or node's directory),
-        GroupChangedError, LayoutError or CorruptionError of the replica's own files.
+        GroupChangedError, LossFileError, LayoutError or CorruptionError of the replica's own files.
         """
         assert config.container == "commit_log", f"container {config.container}"
         assert config.flush == "sync", "an ack says synced"
@@ -229,6 +235,39 @@ class HaLog:
         on_aside(self.store.set_aside(lo, hi, epoch))
         self.store.cut(lo)
         self.may_begin = lo == 0
+
+    def count_loss(self, report: LossReport) -> LostEnd:
+        """Count the messages of a loss, without those of the system, while the bytes are still
+        here; -1 for bytes that are not, whose count is unknown."""
+        lo, hi = report.lo, min(report.hi, self.end)
+        record_count = acked_record_count = -1
+        if hi > lo:
+            with contextlib.suppress(StoreError):  # Damaged bytes are set aside all the same.
+                ends = self._message_ends(lo, hi)
+                record_count = len(ends)
+                acked_record_count = sum(end <= report.acked_hi for end in ends)
+        return LostEnd(
+            unix_ms=unix_ms(),
+            epoch=report.epoch,
+            lo=report.lo,
+            hi=report.hi,
+            acked_hi=report.acked_hi,
+            is_exact=report.is_exact,
+            record_count=record_count,
+            acked_record_count=acked_record_count,
+            file="",
+        )
+
+    def _message_ends(self, lo: int, hi: int) -> list[int]:
+        ends = []
+        for position, data in self._log.record_runs(lo, hi):
+            view, at = memoryview(data), 0
+            while at < len(view):
+                layout = record_layout(view, at)
+                at += layout.size_bytes
+                if not is_reserved(bytes(view[layout.topic_at : layout.topic_hi]).decode()):
+                    ends.append(position + at)
+        return ends
 
     def set_all_aside(self) -> None:
         """Set the whole log aside: its sender has deleted the bytes that follow. Then call

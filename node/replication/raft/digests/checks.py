@@ -13,7 +13,8 @@ no time for, is not compared; the next one is.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -24,7 +25,6 @@ from node.peers.frames import FrameKind
 from node.peers.link import PeerLink
 from node.replication.maintenance import MaintenanceThread
 from node.replication.raft.digests.fence import StateFence
-from node.replication.raft.digests.reports import Reports
 from node.replication.raft.driver import RaftDriver
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
@@ -34,6 +34,7 @@ from node.state.state import StateImage
 from quorumlog.pb.state_pb2 import Command, DigestPoint, StateDigest
 from raft.errors import PeerProtocolError, RaftError
 from raft.messages import NO_NODE, NodeId
+from raft.quorum import quorum_size
 from raft.transitions import Role
 from store.errors import StoreError
 
@@ -52,6 +53,36 @@ KEPT_COUNT: Final = 4
 """Points of which the own digest, and that of a majority, is kept. The second follows the first
 before the next point as a rule."""
 _log: Final = structlog.get_logger(component="digests")
+
+
+class Reports:
+    """The newest digest that each replica reported to this leader."""
+
+    def __init__(self) -> None:
+        self._newest: dict[NodeId, Digest] = {}
+
+    def add(self, node: NodeId, digest: Digest) -> None:
+        """Note the digest of a member; one of an earlier point is dropped."""
+        newest = self._newest.get(node)
+        if newest is None or newest.position <= digest.position:
+            self._newest[node] = digest
+
+    def keep(self, members: Iterable[NodeId]) -> None:
+        """Forget all nodes but these."""
+        for node in self._newest.keys() - set(members):
+            del self._newest[node]
+
+    def at(self, position: int) -> dict[NodeId, Digest]:
+        """Return the digests of the nodes that reported one at a point."""
+        return {node: one for node, one in self._newest.items() if one.position == position}
+
+    def majority(self, position: int, voters: Sequence[NodeId]) -> Digest | None:
+        """Return the digest that a majority of all voters has at a point; None if none has it."""
+        counts = Counter(one for node, one in self.at(position).items() if node in voters)
+        for digest, count in counts.most_common(1):
+            if count >= quorum_size(len(voters)):
+                return digest
+        return None
 
 
 class StateChecks:

@@ -1,23 +1,45 @@
 """The configurations in a log, from the one in force at its beginning on.
 
-Owns the list, and its recovery after a restart without a look at every entry: the index of a
-configuration entry is durable before the entry is written. Before the files of the beginning are
-deleted, the configuration of the new beginning is made durable, beside the one of the old
-beginning, which stays in force if the deletion is not done. Must not know the members, nor the
-reason for a change.
+Owns the body of their entries, the list, and its recovery after a restart without a look at every
+entry: the index of a configuration entry is durable before the entry is written. Before the files
+of the beginning are deleted, the configuration of the new beginning is made durable, beside the one
+of the old beginning, which stays in force if the deletion is not done. Must not know the members,
+nor the reason for a change.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from node.replication.raft.storage.configuration_record import decode_configuration
+from google.protobuf.message import DecodeError
+
 from node.replication.raft.storage.hard_state import NodeFile
-from raft.messages import ConfigurationAt, Index
+from quorumlog.pb import peer_pb2 as pb
+from raft.messages import Configuration, ConfigurationAt, Index
 from store.errors import CorruptionError
 from store.files.failpoints import hit
 from store.ledger.entry import KIND_CONFIGURATION
 from store.ledger.ledger import Ledger
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    """Return the body of an entry with a configuration."""
+    voters, learners = configuration
+    return pb.Configuration(voters=voters, learners=learners).SerializeToString(deterministic=True)
+
+
+def decode_configuration(body: bytes) -> Configuration | None:
+    """Return the configuration of an entry's body; None when the bytes are not one."""
+    try:
+        message = pb.Configuration.FromString(body)
+    except DecodeError:
+        return None
+    voters, learners = tuple(message.voters), tuple(message.learners)
+    is_sane = voters and min((*voters, *learners)) > 0
+    is_ordered = list(voters) == sorted(set(voters)) and list(learners) == sorted(set(learners))
+    if not (is_sane and is_ordered and not set(voters) & set(learners)):
+        return None
+    return Configuration(voters, learners)
 
 
 class LogConfigurations:

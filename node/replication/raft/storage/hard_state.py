@@ -9,9 +9,9 @@ not search all of the log for them. An index is noted before its entry is writte
 the entry is gone: its reader looks at the entry.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, NoReturn
+from typing import Any, Final
 
 from node.runtime.identity import check_identity
 from raft.errors import HardStateNotSavedError
@@ -207,65 +207,51 @@ def configuration_of(value: Json) -> ConfigurationAt:
     return ConfigurationAt(_integer(value.get("index"), lo=NO_INDEX), Configuration(*members))
 
 
-_NUMBERS: Final = (
-    ("node_id", 1),
-    ("term", 0),
-    ("vote", 0),
-    ("incarnation", 0),
-    ("life", 0),
-    ("state_fence_position", NO_INDEX),
-    ("cut_term", NO_TERM),
-    ("cut_last_index", NO_INDEX),
-)
-"""Fields with the least value of each."""
+def _text(value: Json) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    return value
+
+
+def _configuration(value: Json) -> ConfigurationAt | None:
+    return configuration_of(value) if value is not None else None
+
+
+_READERS: Final[dict[str, Callable[[Json], Any]]] = {
+    "cluster_id": _text,
+    "node_id": lambda value: _integer(value, lo=1),
+    "term": lambda value: _integer(value, lo=0),
+    "vote": lambda value: _integer(value, lo=0),
+    "incarnation": lambda value: _integer(value, lo=0),
+    "life": lambda value: _integer(value, lo=0),
+    "state_fence_position": lambda value: _integer(value, lo=NO_INDEX),
+    "cut_term": lambda value: _integer(value, lo=NO_TERM),
+    "cut_last_index": lambda value: _integer(value, lo=NO_INDEX),
+    "state_fence": _text,
+    "standing": lambda value: Standing[str(value)],
+    "base_configuration": _configuration,
+    "former_base_configuration": _configuration,
+    "configuration_indexes": lambda value: _integers(value, lo=0),
+}
+"""The check of each field that is no flag; a flag that is missing is off."""
 
 
 def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
-    def refuse(field: str, cause: Exception) -> NoReturn:
-        actual = repr(payload.get(field))
-        raise CorruptionError(directory, 0, f"{NAME}: {field}", str(cause), actual) from cause
-
-    field = ""
-    try:
-        field = "cluster_id"
-        cluster_id = payload[field]
-        if not isinstance(cluster_id, str):
-            raise ValueError("a text")
-        numbers = []
-        for field, lo in _NUMBERS:
-            numbers.append(_integer(payload[field], lo=lo))
-        field = "state_fence"
-        state_fence = payload[field]
-        if not isinstance(state_fence, str):
-            raise ValueError("a text")
-        field = "standing"
-        standing = Standing[str(payload[field])]
-        if payload.get("is_diverged") is True:
-            standing = Standing.DIVERGED
-        field = "base_configuration"
-        base = payload[field]
-        configuration = configuration_of(base) if base is not None else None
-        field = "former_base_configuration"
-        base = payload[field]
-        former = configuration_of(base) if base is not None else None
-        field = "configuration_indexes"
-        indexes = _integers(payload[field], lo=0)
-    except (KeyError, ValueError) as error:
-        refuse(field, error)
-    node_id, term, vote, incarnation, life, state_fence_position, *cut = numbers
+    values: dict[str, Any] = {}
+    for field, read in _READERS.items():
+        try:
+            values[field] = read(payload[field])
+        except (KeyError, ValueError) as error:
+            actual = repr(payload.get(field))
+            raise CorruptionError(directory, 0, f"{NAME}: {field}", str(error), actual) from error
+    term, vote, standing, incarnation = map(values.pop, HardState._fields)
+    if payload.get("is_diverged") is True:
+        standing = Standing.DIVERGED
     return NodeRecord(
-        cluster_id,
-        node_id,
-        payload.get("is_founded") is True,
-        HardState(term, vote, standing, incarnation),
-        configuration,
-        indexes,
-        payload.get("may_ack_unsynced") is True,
-        former,
-        life,
-        state_fence,
-        state_fence_position,
-        *cut,
+        is_founded=payload.get("is_founded") is True,
+        hard_state=HardState(term, vote, standing, incarnation),
+        may_ack_unsynced=payload.get("may_ack_unsynced") is True,
+        **values,
     )
 
 

@@ -7,23 +7,22 @@ here unless a docstring says otherwise; only rare calls wait for a disk: term an
 truncation, a snapshot and `open`.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Self
 
-from node.replication.raft.storage.configuration_record import (
+from node.replication.raft.storage.configurations import (
+    LogConfigurations,
     decode_configuration,
     encode_configuration,
 )
-from node.replication.raft.storage.configurations import LogConfigurations
-from node.replication.raft.storage.foreign_entries import chain_at, check_held, foreign
 from node.replication.raft.storage.hard_state import NodeFile, load_node_file
 from node.replication.raft.storage.received_snapshot import ReceivedSnapshot
-from node.replication.raft.storage.recent_entries import RECENT_MASK, RecentEntries
 from node.replication.raft.storage.snapshot import Snapshot, decode_snapshot
 from node.runtime.clock import unix_ms
 from node.state.appends import Prepared
-from raft.errors import PeerProtocolError
+from raft.errors import ForeignChainError, PeerProtocolError
 from raft.messages import (
     NO_INDEX,
     NO_TERM,
@@ -37,24 +36,57 @@ from raft.messages import (
 )
 from raft.pump.effects import Checked, Payload
 from raft.ready import EntryKind, HardState, InitialState, bootstrap_state, joining_state
+from raft.rules.divergence import check_same_chain
 from store.config import StoreConfig
 from store.durability.fatal import end_process
-from store.errors import FileSystemError, ForeignEntryError, StoreFullError
+from store.errors import CorruptionError, FileSystemError, ForeignEntryError, StoreFullError
 from store.files.file_system import FileSystem
+from store.format import ENTRY_HEADER_SIZE_BYTES
 from store.ledger.entry import ChainLink
 from store.ledger.ledger import Deletion, PreparedEntry
-from store.ledger.raw import CheckedEntries
+from store.ledger.raw import CheckedEntries, chain_crc_of
 from store.opening import Progress, Recovery, no_progress
 from store.replicated.ledger_store import ReplicaStore
 
 OWN_ENTRY_SIZE_BYTES_MAX: Final = 64 * 1024
 """Room a node must have before it may campaign or change members: its no-op or configuration has to
 fit. Far above the size of either."""
+RECENT_ENTRY_COUNT_MAX: Final = 4096
+"""Entries whose positions are kept: those in flight to followers that are in step. A power of two.
+"""
+_RECENT_MASK: Final = RECENT_ENTRY_COUNT_MAX - 1
+_FIELDS: Final = frozenset({"chain CRC", "position"})
+"""Fields of an entry that follow from all entries before."""
 
 
-def _bytes_of(payload: Payload) -> bytes:
-    assert isinstance(payload, bytes), f"payload {type(payload)}"
-    return payload
+class _RecentEntries:
+    """Positions of the entries [lo, hi) that this node appended last as a leader, and of the end of
+    the last one: so it does not read an index that it has just written."""
+
+    __slots__ = ("hi", "lo", "positions")
+
+    def __init__(self) -> None:
+        self.positions = [0] * RECENT_ENTRY_COUNT_MAX
+        """Position of entry i of [lo, hi) in place `i & _RECENT_MASK`; in that of `hi` the end of
+        the last one. Between two of them there may be a blank, at the end of a file."""
+        self.lo: Index = NO_INDEX
+        self.hi: Index = NO_INDEX - 1
+        """The entry after the last one. Below `lo`: nothing is known."""
+
+    def add(self, index: Index, position: int, end_position: int) -> None:
+        """Note the place of an entry that was appended."""
+        positions = self.positions
+        if index != self.hi:
+            self.lo = index
+        positions[index & _RECENT_MASK] = position
+        positions[index + 1 & _RECENT_MASK] = end_position
+        self.hi = index + 1
+        if self.hi - self.lo > _RECENT_MASK:
+            self.lo = self.hi - _RECENT_MASK
+
+    def forget(self) -> None:
+        """Forget all: entries were written or cut in another way."""
+        self.lo, self.hi = NO_INDEX, NO_INDEX - 1
 
 
 class LedgerLog:
@@ -69,7 +101,7 @@ class LedgerLog:
         self._configurations: Final = LogConfigurations(store.ledger, node_file)
         self._applied: Index = NO_INDEX
         self._committed: Index = NO_INDEX
-        self._recent: Final = RecentEntries()
+        self._recent: Final = _RecentEntries()
 
     # --- Opening ---
 
@@ -267,11 +299,17 @@ class LedgerLog:
                 return None
             if ledger.term_at(prev) != message.prev_term:
                 return None
-        data = bytes(payload) if type(payload) is memoryview else _bytes_of(payload)
+        assert type(payload) is memoryview or type(payload) is bytes, f"payload {type(payload)}"
+        data = bytes(payload)
         try:
             checked = ledger.check_raw(data, prev)
         except ForeignEntryError as error:
-            raise foreign(message, error, data) from error
+            # The whole header identifies a repetition: any bit of it that changes on the way makes
+            # the stored chain CRC a wrong one.
+            if error.index == prev + 1 and error.field in _FIELDS:
+                header = data[:ENTRY_HEADER_SIZE_BYTES]
+                raise ForeignChainError(message.sender, str(error), error.index, header) from error
+            raise PeerProtocolError(message.sender, str(error)) from error
         if checked.hi_index != message.hi:
             problem = f"entries up to {checked.hi_index - 1}, announced up to {message.hi - 1}"
             raise PeerProtocolError(message.sender, problem)
@@ -291,8 +329,27 @@ class LedgerLog:
                 problem = f"configurations {configurations}, announced {message.configurations}"
                 raise PeerProtocolError(message.sender, problem)
         if held > prev:
-            check_held(ledger, message.sender, checked, held)
+            self._check_held(message.sender, checked, held)
         return checked
+
+    def _check_held(self, sender: NodeId, checked: CheckedEntries, held: Index) -> None:
+        """Compare entries through `held`, which the ledger has by their terms, with those in the
+        ledger.
+
+        Raises ForeignChainError with the first one that differs; CorruptionError as
+        `Ledger.tail_at`.
+        """
+
+        def here(index: Index) -> int:
+            return self._ledger.tail_at(index).link.chain_crc
+
+        if here(held) == chain_crc_of(checked, held):
+            return
+        indexes = range(checked.first_index, held)  # Behind the first difference all are different.
+        first = checked.first_index + bisect_left(
+            indexes, True, key=lambda index: here(index) != chain_crc_of(checked, index)
+        )
+        check_same_chain(sender, first, here(first), chain_crc_of(checked, first))
 
     def write_raw(self, lo: Index, hi: Index, checked: Checked) -> None:
         """Write entries that `check_raw` accepted; see `PumpLog.write_raw`."""
@@ -326,8 +383,8 @@ class LedgerLog:
         """Return whole entries back to back, without blanks at file ends (`PumpLog.read_raw`)."""
         ledger, recent = self._ledger, self._recent
         if lo >= recent.lo and hi <= recent.hi:
-            position = recent.positions[lo & RECENT_MASK]
-            end_position = recent.positions[hi & RECENT_MASK]
+            position = recent.positions[lo & _RECENT_MASK]
+            end_position = recent.positions[hi & _RECENT_MASK]
             file = ledger.files.files[-1]
             # Written by this process into the file that is still mapped, and not found damaged.
             if position >= file.position and position >= ledger.checked.trusted_position:
@@ -346,12 +403,20 @@ class LedgerLog:
         """Return the position of an entry; see `EntryPositions.position_of`."""
         recent = self._recent
         if recent.lo <= index <= recent.hi:
-            return recent.positions[index & RECENT_MASK]
+            return recent.positions[index & _RECENT_MASK]
         return self._ledger.place_of(index)
 
     def chain_at(self, index: Index) -> int | None:
-        """Return the chain CRC of an entry; see `PumpLog.chain_at`."""
-        return chain_at(self._ledger, index)
+        """Return the chain CRC of an entry; see `PumpLog.chain_at`. The chain has to prove it: a
+        bit that flipped on the disk must not look like another history, so a damaged log gives no
+        CRC."""
+        ledger = self._ledger
+        if not ledger.first_index - 1 <= index <= ledger.last_index:
+            return None
+        try:
+            return ledger.tail_at(index).link.chain_crc
+        except (CorruptionError, FileSystemError):
+            return None  # The next reader of that entry, or the scrub, has it repaired.
 
     # --- Consequences of commits and roles ---
 

@@ -58,7 +58,7 @@ async def test_a_receipt_says_where_the_messages_are(node: Fixture, producer_id:
     )
     assert receipt.index == node.log.last_index
     assert (receipt.term, receipt.record_count, receipt.is_duplicate) == (1, 3, False)
-    assert receipt.durability == common_pb2.DURABILITY_QUORUM_DISK
+    assert receipt.durability == common_pb2.DURABILITY_QUORUM_MEMORY
     assert list(receipt.synced_by) == [1, 2]
     assert receipt.commit_us == 7
     ranges = {(q.topic, q.queue_id): (q.first_offset, q.count) for q in receipt.queues}

@@ -117,7 +117,7 @@ class WholeHaNode(Node):
         self.assembly = made = HaAssembly(self)
         self.replication = await made.build()
         self._make_broker()
-        self.driver, self.applied, self.losses = made.driver, made.applied, made.losses
+        self.driver, self.applied, self.losses = made.driver, made.applied, made.log.losses
         self.maintenance = made.maintenance
         self.maintenance.start()
         self.driver.start()

@@ -158,7 +158,7 @@ def test_a_transfer_that_fails_is_reported_once(
     assert pair.failed == [], "the core is in the middle of its turn, or patient"
     for now_ms in (30_005, 60_010):
         pair.sender.pump(now_ms)
-        assert (pair.failed, pair.sender.transfer_count) == ([(2, text)], 0)
+        assert (pair.failed, len(pair.sender.transfers)) == ([(2, text)], 0)
 
 
 def test_a_transfer_that_takes_longer_than_the_core_waits_arrives_at_its_first_attempt() -> None:

@@ -126,5 +126,5 @@ async def test_a_snapshot_that_arrived_is_not_reported_as_lost(
         assert sender.sent_count == 1
         failed: list[int] = []  # Without connections that were replaced on the way.
         monkeypatch.setattr(leader.driver, "on_snapshot_failed", failed.append)
-        await eventually(lambda: not sender.transfer_count, "the end of the transfer")
+        await eventually(lambda: not sender.transfers, "the end of the transfer")
         assert failed == []

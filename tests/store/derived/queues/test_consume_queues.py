@@ -8,9 +8,8 @@ from random import Random
 
 import pytest
 
-from store.derived.queues.consume_queue import ConsumeQueue
+from store.derived.queues.consume_queue import TAIL_FILES_MAX, ConsumeQueue, TailFiles
 from store.derived.queues.consume_queues import ConsumeQueues
-from store.derived.queues.tail_files import TAIL_FILES_MAX, TailFiles
 from store.errors import (
     DerivedFileError,
     PositionRangeError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.replication.raft.digests.reports import Reports
+from node.replication.raft.digests.checks import Reports
 from node.state.digest import FORM, Digest
 
 A = Digest(7, FORM, (("topics", b"a" * 16),))
