@@ -36,12 +36,12 @@ from node.runtime.fail_stop import (
     EXIT_STOP_TIMEOUT,
     EXIT_TRY_LATER,
     FailStop,
+    stop_signals,
 )
 from node.runtime.heap import keep_freed_memory
 from node.runtime.identity import IdentityMismatchError
 from node.runtime.logs import form
 from node.runtime.private_files import make_private
-from node.runtime.stop_signals import stop_signals
 from node.services.server import PortTakenError
 from store.errors import (
     CorruptionError,
@@ -100,8 +100,6 @@ async def _live(settings: Settings, fail_stop: FailStop) -> int:
 
 
 class _Life:
-    """One run of one node."""
-
     def __init__(self, settings: Settings, fail_stop: FailStop) -> None:
         self._settings = settings
         self._fail_stop = fail_stop

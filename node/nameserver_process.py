@@ -26,11 +26,17 @@ from node.nameserver.report_judge import ReportJudge
 from node.nameserver.service import NameServerService
 from node.peers.security.tls import TlsFileError, grpc_server_credentials
 from node.runtime.accounts import Accounts, limits_of
-from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_OK, EXIT_TRY_LATER, FailStop
+from node.runtime.fail_stop import (
+    EXIT_BAD_CONFIG,
+    EXIT_BAD_DATA,
+    EXIT_OK,
+    EXIT_TRY_LATER,
+    FailStop,
+    stop_signals,
+)
 from node.runtime.logs import form
 from node.runtime.node_file import remove_node_file, write_node_file
 from node.runtime.private_files import make_private
-from node.runtime.stop_signals import stop_signals
 from node.services.calls import ServedCalls
 from node.services.methods import nameserver_handlers
 from node.services.server import GrpcServer, PortTakenError

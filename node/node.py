@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry
 from node import metrics
 from node.broker import Broker, BrokerIdentity
 from node.broker.core.context import Context
+from node.broker.core.leader_work import BackgroundTasks
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, open_rocketmq, serves_rocketmq
 from node.config.limits import PortLimits
@@ -117,7 +118,7 @@ class Node(NodeParts):
         self.pages = Pages()
         self.hurry: Final = asyncio.Event()
         """Once it is set, the stop waits neither for the drain nor for calls."""
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: Final = BackgroundTasks("a task of the node failed")
         self.life = AsyncExitStack()
         """The end of everything that the start opened, in the order of opening."""
         self.ports: Final = AsyncExitStack()
@@ -167,7 +168,7 @@ class Node(NodeParts):
         # Tasks, ports and lives use the log, so they end before it is closed.
         self.life.push_async_callback(asyncio.to_thread, self.opening.end)
         self.life.push(self._keep_unclean)
-        self.life.push_async_callback(self._end_tasks)
+        self.life.push_async_callback(self._tasks.end)
         self.life.push_async_exit(self.ports)
         self.life.push_async_callback(self.lives.stop)
         self.replication = await self._replicate(self)
@@ -250,7 +251,17 @@ class Node(NodeParts):
         await self.grpc.open(SERVICES)
         self.address = str(settings.advertised(port))
         await self._open_framed(tls)
-        link = make_link(self._link_identity(), tls)
+        identity = LinkIdentity(
+            settings.cluster_id,
+            settings.group,
+            settings.node_id,
+            __version__,
+            self.address,
+            settings.secret(),
+            settings.file_size_bytes,
+            forwarding_token=self._forwarding_token,
+        )
+        link = make_link(identity, tls)
         listen = settings.peer_listen
         self.ports.push_async_callback(link.stop)
         try:
@@ -354,7 +365,7 @@ class Node(NodeParts):
     async def _serve(self) -> None:
         life, link, tls = self.life, self.replication.link, tls_files(self.settings)
         proof = NodeProof(self._forwarding_token, link.forwarding_token)
-        self.pages.add_status(lambda: {"nameserver": nameserver_status(self.nameserver)})
+        self.pages.add_status(self._nameserver_status)
         self.pages.add_metrics(
             Source(metrics.NAMESERVER, lambda: self.nameserver),
             Source(metrics.NAMESERVER_REPLICA, self._nameserver_facts),
@@ -441,16 +452,6 @@ class Node(NodeParts):
         self.remoting_calls.stop()
         await asyncio.gather(self.grpc.stop(grace_ms), self.framed.stop(grace_ms))
 
-    async def _end_tasks(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        for error in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(error, Exception):
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": "a task of the node failed as it stopped", "exception": error}
-                )
-
     # --- Reactions to changes ---
 
     def _on_ready(self, is_ready: bool) -> None:
@@ -463,25 +464,9 @@ class Node(NodeParts):
 
     def spawn(self, work: Any) -> None:
         """Run a coroutine as a task; an error in it reaches the loop's exception handler."""
-        task = asyncio.ensure_future(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        self._tasks.run(work)
 
     # --- Facts and helpers ---
-
-    def _link_identity(self) -> LinkIdentity:
-        """Return the identity that this node shows its peers, once `address` is known."""
-        settings = self.settings
-        return LinkIdentity(
-            settings.cluster_id,
-            settings.group,
-            settings.node_id,
-            __version__,
-            self.address,
-            settings.secret(),
-            settings.file_size_bytes,
-            forwarding_token=self._forwarding_token,
-        )
 
     def _status(self) -> dict[str, Any]:
         """Return the part of /status that every phase has. Later parts replace values of it."""
@@ -525,6 +510,13 @@ class Node(NodeParts):
             settings.scrub_interval_ms / 1000,
         )
 
+    def _nameserver_status(self) -> dict[str, Any]:
+        facts = self._nameserver_facts()
+        if facts is None:
+            return {"nameserver": None}
+        problems = dict(self.nameserver.watch.problems)
+        return {"nameserver": dataclasses.asdict(facts.status) | {"group_problems": problems}}
+
     def _nameserver_facts(self) -> metrics.NameServerFacts | None:
         status = self.nameserver.status()
         return None if status is None else metrics.NameServerFacts(self.nameserver, status)
@@ -539,11 +531,3 @@ class Node(NodeParts):
             *self.lives.warnings(),
             *self.replication.warnings(),
         )
-
-
-def nameserver_status(service: NameServerService) -> dict[str, Any] | None:
-    """Return the status of the name server replica for /status; None without one."""
-    status = service.status()
-    if status is None:
-        return None
-    return dataclasses.asdict(status) | {"group_problems": dict(service.watch.problems)}

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from node.framed.methods import NO_BODY
+from node.framed.calls import NO_BODY
 from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.runtime.accounts import Kind
 from quorumlog.pb import consumer_pb2, log_pb2, pop_pb2

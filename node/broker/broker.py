@@ -117,21 +117,17 @@ class Broker:
         `records`: the encoded records, where they came beside the request and not in it. The
         future resolves with the receipt, or fails; nothing is raised here.
         """
-        if request.has_delayed or request.HasField("transaction") or request.HasField("consumed"):
-            return self._append_with_feature(request, records)
-        return self.produce.append(request, records=records)
-
-    def _append_with_feature(
-        self, request: AppendRequest, records: bytes | None
-    ) -> "asyncio.Future[AppendResponse]":
-        """Append a batch of a feature, which reads the records in the request."""
-        if records is not None:
-            request.records = records
         if request.has_delayed:
-            return self.delay.append(request)
-        if request.HasField("transaction"):
-            return self.transactions.append(request)
-        return self.consumed.append(request)
+            feature = self.delay.append
+        elif request.HasField("transaction"):
+            feature = self.transactions.append
+        elif request.HasField("consumed"):
+            feature = self.consumed.append
+        else:
+            return self.produce.append(request, records=records)
+        if records is not None:
+            request.records = records  # A feature reads them there.
+        return feature(request)
 
     async def pull(self, request: PullRequest) -> PullResponse:
         """Read one queue from an offset on; with `wait_ms` wait for the first message."""

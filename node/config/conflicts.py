@@ -123,7 +123,12 @@ def _address_conflicts(settings: Settings) -> Iterator[Conflict]:
         "listen_framed": settings.framed_listen,
         "rocketmq_nameserver_listen": settings.rocketmq_nameserver_listen,
     }
-    remoting = [("rocketmq_listen", address) for address in _remoting_addresses(settings)]
+    remoting = []
+    for number in range(settings.rocketmq_name_count):
+        address = settings.remoting_listen(number)
+        if address is not None and address.port:
+            second = Address(address.host, max(1, address.port - VIP_PORT_DISTANCE))
+            remoting += [("rocketmq_listen", address), ("rocketmq_listen", second)]
     for name, address in (*listening.items(), *remoting):
         if address is None or not address.port:
             continue
@@ -133,18 +138,17 @@ def _address_conflicts(settings: Settings) -> Iterator[Conflict]:
         used[address] = name
 
 
-def _remoting_addresses(settings: Settings) -> list[Address]:
-    """Return all addresses of the broker names of the remoting protocol."""
-    addresses = []
-    for number in range(settings.rocketmq_name_count):
-        address = settings.remoting_listen(number)
-        if address is not None and address.port:
-            addresses += [address, Address(address.host, max(1, address.port - VIP_PORT_DISTANCE))]
-    return addresses
-
-
 def _security_conflicts(settings: Settings) -> Iterator[Conflict]:
-    yield from _peer_port_conflicts(settings)
+    if settings.unproven_peers == PROOF_REQUIRED and is_peer_port_open(settings):
+        what = (
+            f"any caller that can dial {settings.peer_listen} may speak as a node, and destroy the "
+            f"cluster"
+        )
+        do = (
+            "set secret_file (for example 'openssl rand -hex 32', the same on all nodes), or "
+            "tls_certificate_file, tls_key_file and tls_ca_file; docs/threat-model.md says more"
+        )
+        yield Conflict(("peer_listen", "secret_file"), what, do)
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     if (certificate is None) != (key is None):
         names = ("tls_certificate_file", "tls_key_file")
@@ -166,7 +170,7 @@ def _security_conflicts(settings: Settings) -> Iterator[Conflict]:
             do = "correct the path; a relative one counts from the working directory"
             yield Conflict((name,), missing, do)
         elif path is not None and name in _SECRETS and (refused := unusable(path)) is not None:
-            yield Conflict((name,), refused.what, refused.do)
+            yield Conflict((name,), *refused)
     if _can_be_taken(settings.secret_file):
         size_bytes = len(settings.secret())
         if size_bytes < SECRET_SIZE_BYTES_MIN:
@@ -179,20 +183,6 @@ def _security_conflicts(settings: Settings) -> Iterator[Conflict]:
         except ValueError as error:
             do = "write one access key and its secret a line"
             yield Conflict(("rocketmq_keys_file",), str(error), do)
-
-
-def _peer_port_conflicts(settings: Settings) -> Iterator[Conflict]:
-    if settings.unproven_peers != PROOF_REQUIRED or not is_peer_port_open(settings):
-        return
-    what = (
-        f"any caller that can dial {settings.peer_listen} may speak as a node, and destroy the "
-        f"cluster"
-    )
-    do = (
-        "set secret_file (for example 'openssl rand -hex 32', the same on all nodes), or "
-        "tls_certificate_file, tls_key_file and tls_ca_file; docs/threat-model.md says more"
-    )
-    yield Conflict(("peer_listen", "secret_file"), what, do)
 
 
 def _rocketmq_conflicts(settings: Settings) -> Iterator[Conflict]:

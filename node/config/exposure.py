@@ -66,14 +66,41 @@ def serves_rocketmq(settings: Settings, address: Address) -> bool:
 
 def exposures(settings: Settings) -> list[Exposure]:
     """Return every port that a stranger could misuse, the worst first."""
-    ports = [
-        _peer_port(settings),
-        _client_port(settings),
-        _framed_port(settings),
-        open_rocketmq(settings),
-        _http_port(settings),
-    ]
+    seen = " in clear text" if settings.tls_certificate_file is None else ""
+    keys = (
+        ""
+        if settings.rocketmq_keys_file
+        else "; rocketmq_keys_file guards RocketMQ's protocol only"
+    )
+    client, framed = (
+        _port(
+            "listen",
+            settings.listen,
+            f"may read, append and administer{seen}: there are no users",
+            f"keep it in a network you trust, or set tls_client_auth{keys}",
+        ),
+        _port(
+            "listen_framed",
+            settings.framed_listen,
+            f"may read, append and commit offsets{seen}: there are no users",
+            "keep it in a network you trust, set tls_client_auth, or listen_framed = off",
+        ),
+    )
+    http = _port(
+        "http_listen",
+        settings.http_listen,
+        "may read metrics and status (names, addresses, counts), and change nothing",
+        "keep it in a network you trust, or listen on 127.0.0.1",
+    )
+    clients = () if settings.tls_client_auth else (client, framed)
+    ports = (_peer_port(settings), *clients, open_rocketmq(settings), http)
     return [one for one in ports if one is not None]
+
+
+def _port(setting: str, address: Address | None, how: str, remedy: str) -> Exposure | None:
+    if address is None or is_loopback(address.host):
+        return None
+    return Exposure(setting, address, "any caller that can dial it", how, remedy)
 
 
 def _peer_port(settings: Settings) -> Exposure | None:
@@ -98,39 +125,6 @@ def _peer_port(settings: Settings) -> Exposure | None:
     return None
 
 
-def _client_port(settings: Settings) -> Exposure | None:
-    if is_loopback(settings.listen.host) or settings.tls_client_auth:
-        return None
-    is_clear = settings.tls_certificate_file is None
-    seen = " in clear text" if is_clear else ""
-    keys = (
-        ""
-        if settings.rocketmq_keys_file
-        else "; rocketmq_keys_file guards RocketMQ's protocol only"
-    )
-    return Exposure(
-        "listen",
-        settings.listen,
-        "any caller that can dial it",
-        f"may read, append and administer{seen}: there are no users",
-        f"keep it in a network you trust, or set tls_client_auth{keys}",
-    )
-
-
-def _framed_port(settings: Settings) -> Exposure | None:
-    address = settings.framed_listen
-    if address is None or is_loopback(address.host) or settings.tls_client_auth:
-        return None
-    seen = " in clear text" if settings.tls_certificate_file is None else ""
-    return Exposure(
-        "listen_framed",
-        address,
-        "any caller that can dial it",
-        f"may read, append and commit offsets{seen}: there are no users",
-        "keep it in a network you trust, set tls_client_auth, or listen_framed = off",
-    )
-
-
 def open_rocketmq(settings: Settings) -> Exposure | None:
     """Return the port at which strangers may speak a protocol of RocketMQ, the worst one."""
     if settings.rocketmq != "on" or has_rocketmq_proof(settings):
@@ -149,17 +143,4 @@ def open_rocketmq(settings: Settings) -> Exposure | None:
         "any client of RocketMQ that can dial it",
         f"may {how}{seen}: there are no users",
         "set rocketmq_keys_file or tls_client_auth, or keep it in a network you trust",
-    )
-
-
-def _http_port(settings: Settings) -> Exposure | None:
-    address = settings.http_listen
-    if address is None or is_loopback(address.host):
-        return None
-    return Exposure(
-        "http_listen",
-        address,
-        "any caller that can dial it",
-        "may read metrics and status (names, addresses, counts), and change nothing",
-        "keep it in a network you trust, or listen on 127.0.0.1",
     )

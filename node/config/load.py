@@ -91,7 +91,11 @@ def load(
     file = file or environment.get(FILE_VARIABLE) or None
     layers = [] if file is None else [_from_file(Path(file), problems)]
     layers.append(_from_environment(environment, problems))
-    layers.append(_from_flags(flags or {}))
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    names = {name: f"no-{name}" if value is False else name for name, value in given.items()}
+    layers.append(
+        (given, {name: f"flag --{flag.replace('_', '-')}" for name, flag in names.items()})
+    )
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer_values, layer_origins in layers:
@@ -100,8 +104,12 @@ def load(
     for key in [key for key in values if key not in Settings.model_fields]:
         problems.append(_unknown(key, values.pop(key), origins.pop(key), Settings.model_fields))
     settings, bad = _validated(values, origins, problems)
-    if settings is not None:
-        problems += _conflict_problems(settings, bad, origins)
+    for conflict in [] if settings is None else conflicts(settings):
+        tops = [key.partition(".")[0] for key in conflict.keys]
+        if bad.isdisjoint(tops):
+            where = dict.fromkeys(origins.get(top, "default") for top in tops)
+            key, origin = " + ".join(conflict.keys), ", ".join(where)
+            problems.append(ConfigProblem(key, "", origin, conflict.what, conflict.suggestion))
     if problems:
         raise ConfigError(tuple(problems))
     assert settings is not None, "no settings although nothing is wrong"
@@ -165,13 +173,6 @@ def _from_environment(environment: Mapping[str, str], problems: list[ConfigProbl
     return values, {name: f"environment {variable}" for name, variable in given.items()}
 
 
-def _from_flags(flags: Mapping[str, Any]) -> _Layer:
-    given = {name: value for name, value in flags.items() if value is not None}
-    names = {name: f"no-{name}" if value is False else name for name, value in given.items()}
-    origins = {name: f"flag --{flag.replace('_', '-')}" for name, flag in names.items()}
-    return given, origins
-
-
 # --- Problems ---
 
 
@@ -233,17 +234,6 @@ def _hint(detail: ErrorDetails) -> str:
             return "use 1 to 64 of letters, digits, '.', '_' and '-', the first no sign"
         case _:
             return "see docs/configuration.md"
-
-
-def _conflict_problems(
-    settings: Settings, bad: set[str], origins: Mapping[str, str]
-) -> Iterable[ConfigProblem]:
-    for conflict in conflicts(settings):
-        tops = [key.partition(".")[0] for key in conflict.keys]
-        if bad.isdisjoint(tops):
-            where = dict.fromkeys(origins.get(top, "default") for top in tops)
-            key, origin = " + ".join(conflict.keys), ", ".join(where)
-            yield ConfigProblem(key, "", origin, conflict.what, conflict.suggestion)
 
 
 def _unknown(key: str, value: object, origin: str, known: Iterable[str]) -> ConfigProblem:

@@ -4,7 +4,6 @@ Owns the form of that page. A test compares the file with this module's output, 
 drift.
 """
 
-from collections.abc import Iterator
 from typing import Any, Final, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -101,20 +100,18 @@ def _limits(field: FieldInfo) -> str:
     """Return the range of a number, or the allowed words, as a sentence; empty if there is none."""
     if get_origin(field.annotation) is Literal:
         return f" One of {', '.join(f'`{word}`' for word in get_args(field.annotation))}."
-    bounds: dict[str, Any] = dict(_bounds(field.metadata))
+    bounds: dict[str, Any] = {
+        name: value
+        for item in field.metadata
+        for name in ("ge", "gt", "le", "multiple_of")
+        if (value := getattr(item, name, None)) is not None
+    }
     if "le" not in bounds or ("ge" not in bounds and "gt" not in bounds):
         return ""
     step = f", a multiple of {bounds['multiple_of']}" if "multiple_of" in bounds else ""
     if "gt" in bounds:
         return f" Above {bounds['gt']}, up to {bounds['le']}{step}."
     return f" {bounds['ge']} to {bounds['le']}{step}."
-
-
-def _bounds(metadata: list[Any]) -> Iterator[tuple[str, Any]]:
-    for item in metadata:
-        for name in ("ge", "gt", "le", "multiple_of"):
-            if (value := getattr(item, name, None)) is not None:
-                yield name, value
 
 
 if __name__ == "__main__":

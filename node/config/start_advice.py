@@ -90,14 +90,11 @@ def advice_of(error: Exception, mode: Mode) -> str | None:
         return _REPLACE[mode]
     if name == "marks":
         return _MARKS[mode]
-    if base == "start" or _is_log(error.path):
+    parents = error.path.split(os.sep)
+    is_log = "commitlog" in parents or any(part.startswith("dledger-") for part in parents)
+    if base == "start" or is_log:
         return _LOG[mode] if isinstance(error, CorruptionError) else None
     return None
-
-
-def _is_log(path: str) -> bool:
-    parents = path.split(os.sep)
-    return "commitlog" in parents or any(part.startswith("dledger-") for part in parents)
 
 
 def told(error: Exception, mode: Mode) -> str:

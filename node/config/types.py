@@ -82,12 +82,6 @@ def _parse_or_off(value: object) -> Address | None:
 
 AUTO: Final = "auto"
 """The address follows from other settings."""
-
-
-def _parse_or_auto(value: object) -> Address | str | None:
-    return AUTO if value == AUTO else _parse_or_off(value)
-
-
 AddressText = Annotated[Address, PlainValidator(Address.parse), PlainSerializer(str)]
 AddressOrOff = Annotated[
     Address | None,
@@ -96,7 +90,7 @@ AddressOrOff = Annotated[
 ]
 AddressAutoOrOff = Annotated[
     Address | str | None,
-    PlainValidator(_parse_or_auto),
+    PlainValidator(lambda value: AUTO if value == AUTO else _parse_or_off(value)),
     PlainSerializer(lambda address: "off" if address is None else str(address)),
 ]
 Addresses = Annotated[tuple[AddressText, ...], BeforeValidator(_split)]

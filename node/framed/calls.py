@@ -1,8 +1,10 @@
 """Our own calls over frames: from a header to the broker, and from an outcome to an answer.
 
-Owns the calls under way of each connection, their deadlines, and the window of appends. Must not
-know sockets. An append is one future and one callback, since it is the hot path; every other call
-is a task. Calls begin in the order in which they arrive, so appends enter the log in that order.
+Owns the table of methods, the calls under way of each connection, their deadlines, and the window
+of appends. An answer has two parts, the message without records and the records themselves, which
+go out without being copied into a message. Must not know sockets. An append is one future and one
+callback, since it is the hot path; every other call is a task. Calls begin in the order in which
+they arrive, so appends enter the log in that order.
 """
 
 import asyncio
@@ -10,17 +12,19 @@ import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sized
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
 from node.broker import Broker
 from node.broker.core.context import within
 from node.errors.common import (
+    AppendTimeoutError,
     BadRequestError,
     BusyError,
     NodeError,
     NotReadyError,
+    ReadTimeoutError,
     ShuttingDownError,
 )
 from node.errors.requests import ResponsesWaitError, UnimplementedError
@@ -37,11 +41,19 @@ from node.framed.header import (
     encode_response,
 )
 from node.framed.limits import FramedLimits
-from node.framed.methods import NO_BODY, Answer, FramedMethod, methods_of, read_late
 from node.runtime.accounts import Accounts, Kind, Lease
-from node.runtime.message_bounds import SMALL_SIZE_BYTES, bounded_message
+from node.runtime.message_bounds import SMALL_SIZE_BYTES, request_of
 from node.services.calls import ServedCalls
-from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullResponse, TailRequest
+from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, HeartbeatRequest
+from quorumlog.pb.log_pb2 import (
+    AppendRequest,
+    AppendResponse,
+    PullRequest,
+    PullResponse,
+    RouteRequest,
+    TailRequest,
+)
+from quorumlog.pb.pop_pb2 import AckRequest, ReceiveRequest, ReceiveResponse
 from raft.messages import NO_TERM
 
 _APPEND: Final = int(Method.APPEND)
@@ -55,8 +67,59 @@ _SMALL_HEADER_SIZE_BYTES: Final = 4 << 10
 """Headers up to this size are not charged: calls under way are limited in number."""
 _unpack: Final = HEADER.unpack_from
 _parse_append: Final = AppendRequest.FromString
+NO_BODY: Final = b""
 
+Answer = tuple[Message, bytes]
+"""A response without its records, and the records."""
 AppendNowait = Callable[[AppendRequest, bytes], "asyncio.Future[AppendResponse]"]
+
+
+class FramedMethod(NamedTuple):
+    """One method with one answer."""
+
+    request: type[Message]
+    call: Callable[[Any], Awaitable[Answer]]
+    late: Callable[[int], NodeError]
+    """The error after the client's deadline, in ms."""
+
+
+def read_late(timeout_ms: int) -> NodeError:
+    """Return the error of a call that only reads and was not answered in time."""
+    return ReadTimeoutError("there was no answer", timeout_ms)
+
+
+def methods_of(broker: Broker) -> Mapping[int, FramedMethod]:
+    """Return the methods by number."""
+
+    async def receive(request: ReceiveRequest) -> Answer:
+        response: ReceiveResponse = await broker.pop.receive(request)
+        records = response.records
+        response.ClearField("records")
+        return response, records
+
+    groups, pop = broker.groups, broker.pop
+    return {
+        Method.PULL: FramedMethod(PullRequest, broker.pulls.pull, read_late),
+        Method.COMMIT_OFFSETS: FramedMethod(
+            CommitOffsetsRequest, _bare(groups.commit_offsets), AppendTimeoutError
+        ),
+        Method.FETCH_OFFSETS: FramedMethod(
+            FetchOffsetsRequest, _bare(groups.fetch_offsets), read_late
+        ),
+        Method.ACK: FramedMethod(AckRequest, _bare(pop.ack), AppendTimeoutError),
+        Method.HEARTBEAT: FramedMethod(HeartbeatRequest, _bare(groups.heartbeat), read_late),
+        Method.ROUTE: FramedMethod(RouteRequest, _bare(broker.route), read_late),
+        Method.RECEIVE: FramedMethod(ReceiveRequest, receive, AppendTimeoutError),
+    }
+
+
+def _bare(call: Callable[[Any], Awaitable[Message]]) -> Callable[[Any], Awaitable[Answer]]:
+    """Return a method whose answers have no records."""
+
+    async def answer(request: Message) -> Answer:
+        return await call(request), NO_BODY
+
+    return answer
 
 
 class FramedCalls:
@@ -90,10 +153,6 @@ class FramedCalls:
     def stop(self) -> None:
         """Refuse new calls; those under way go on."""
         self.refusal = ShuttingDownError
-
-    def conversation(self, connection: FramedConnection) -> "CallConversation":
-        """Return the conversation that reads our frames on a connection."""
-        return CallConversation(self, connection)
 
 
 class CallConversation:
@@ -176,7 +235,6 @@ class CallConversation:
             future.cancel()
 
     def _let_go(self, size_bytes: int) -> None:
-        """Count the end of a call."""
         self._lease.count -= 1
         self._lease.size_bytes -= size_bytes
 
@@ -188,14 +246,15 @@ class CallConversation:
         shared = self._shared
         try:
             if header[SMALL_SIZE_BYTES:]:
-                request = bounded_message(AppendRequest, header[HEADER_SIZE_BYTES:])
+                request = request_of(AppendRequest, header[HEADER_SIZE_BYTES:])
             else:
                 request = _parse_append(header[HEADER_SIZE_BYTES:])
         except (BadRequestError, DecodeError) as error:
             self._let_go(size_bytes)
-            is_limit = isinstance(error, BadRequestError)
-            refusal = error if is_limit else _undecodable(AppendRequest, header)
-            self._fail_at_once(_APPEND, opaque, refusal)
+            if isinstance(error, DecodeError):
+                size_bytes = len(header) - HEADER_SIZE_BYTES
+                error = BadRequestError("request", "a AppendRequest", f"{size_bytes} other bytes")
+            self._fail_at_once(_APPEND, opaque, error)
             return
         if request.records:
             self._let_go(size_bytes)
@@ -282,10 +341,7 @@ class CallConversation:
             if body:
                 raise BadRequestError("body", "none with this method", f"{len(body)} bytes")
             kind: Any = TailRequest if method is None else method.request
-            try:
-                request = bounded_message(kind, header[HEADER_SIZE_BYTES:])
-            except DecodeError:
-                raise _undecodable(kind, header) from None
+            request = request_of(kind, header[HEADER_SIZE_BYTES:])
         except NodeError as error:
             self._let_go(size_bytes)
             self._fail_at_once(number, opaque, error)
@@ -377,7 +433,6 @@ class CallConversation:
         return ResponsesWaitError(over.sizes[Kind.ANSWERS], size_bytes, limit)
 
     def _fail_at_once(self, number: int, opaque: int, error: Exception) -> None:
-        """Answer a call that was not begun."""
         name, counters = _NAMES.get(number, _UNKNOWN_NAME), self._shared.served.counters
         counters.begun[name] += 1
         counters.ended[name] += 1
@@ -392,8 +447,3 @@ class CallConversation:
         """Give up all calls: their caller has gone. Batches under way stay under way."""
         under_way, self._under_way = self._under_way, {}
         self._connection.give_up(under_way.values())
-
-
-def _undecodable(kind: type[Message], header: bytes) -> BadRequestError:
-    size_bytes = len(header) - HEADER_SIZE_BYTES
-    return BadRequestError("request", f"a {kind.DESCRIPTOR.name}", f"{size_bytes} other bytes")

@@ -16,9 +16,13 @@ from typing import Final, NamedTuple
 
 from node.config.types import Address
 from node.errors.common import BusyError
-from node.framed.calls import FramedCalls
-from node.framed.connection import SHARED_PORT, Conversations, FramedConnection
-from node.framed.connections import FramedConnections
+from node.framed.calls import CallConversation, FramedCalls
+from node.framed.connection import (
+    SHARED_PORT,
+    Conversations,
+    FramedConnection,
+    FramedConnections,
+)
 from node.framed.frames import Reason
 from node.framed.header import KIND
 from node.runtime.accounts import Kind
@@ -49,8 +53,6 @@ _log: Final = logging.getLogger(__name__)
 
 
 class _Listener(NamedTuple):
-    """How a listening socket serves those whom it accepts."""
-
     port_number: int
     tls: ssl.SSLContext | None
     is_permissive: bool
@@ -75,7 +77,10 @@ class FramedServer:
         for tests, which then look at the connections themselves."""
         self.calls: Final = calls
         self.connections: Final = FramedConnections(
-            calls.limits, calls.accounts, {KIND: calls.conversation, **others}, monotonic_s
+            calls.limits,
+            calls.accounts,
+            {KIND: partial(CallConversation, calls), **others},
+            monotonic_s,
         )
         self.accept_failure_count = 0
         self._loop = asyncio.get_running_loop()
@@ -146,7 +151,6 @@ class FramedServer:
     # --- Accepting ---
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accept what waits at a listening socket."""
         for _ in range(_ACCEPT_COUNT_MAX):
             if listener not in self._listeners:
                 return

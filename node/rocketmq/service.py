@@ -5,7 +5,6 @@ is. Every answer has a status; a transport error is for faults between client an
 """
 
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -40,8 +39,6 @@ from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NodeId
 
 _NAME: Final = "MessagingService"
-_LOG_INTERVAL_MS: Final = 10_000
-_log: Final = logging.getLogger(__name__)
 _LANGUAGE_HEADER: Final = "x-mq-language"
 _LOST: Final = {
     "SendMessage": Code.MASTER_PERSISTENCE_TIMEOUT,
@@ -102,9 +99,7 @@ class RocketMq:
         on_failure = partial(self._failed, f"{_NAME}/Telemetry")
         self._telemetry = Telemetry(self.clients, self._settings, on_failure)
         self._methods: Final = self._table()
-        self._refused_log = RateLimitedLog(
-            _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=time.monotonic
-        )
+        self._refused_log = RateLimitedLog(logging.getLogger(__name__))
         broker.add_leader_work(self.end_calls)
         broker.add_leader_work(self.renewals)
 
@@ -136,12 +131,8 @@ class RocketMq:
         handle = _group_in("receipt_handle", Code.INVALID_RECEIPT_HANDLE)
         transaction = _group_in("transaction_id", Code.INVALID_TRANSACTION_ID)
         recall = _group_in("recall_handle", Code.BAD_REQUEST)
-        sends, receives, ends, routes = (
-            self._send_calls,
-            self._receive_calls,
-            self.end_calls,
-            self._routes,
-        )
+        sends, receives = self._send_calls, self._receive_calls
+        ends, routes = self.end_calls, self._routes
         rows: dict[str, tuple[Answer, Where | None]] = {
             "QueryRoute": (_told_language(routes.query_route), routes.where),
             "QueryAssignment": (_told_language(routes.query_assignment), routes.where),
@@ -338,13 +329,10 @@ async def _begun(elements: _Elements) -> _Elements:
 
 
 def _alone(run: Callable[[Any], Awaitable[Any]]) -> Answer:
-    """Make an Answer of a function of the request alone."""
     return lambda _caller, request: run(request)
 
 
 def _told_language(run: Callable[[Any, str], Any]) -> Answer:
-    """Make an Answer of a function of the request and the client's language."""
-
     async def answered(caller: Caller, request: Any) -> Any:
         return run(request, caller.headers.get(_LANGUAGE_HEADER, ""))
 

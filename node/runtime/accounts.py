@@ -485,6 +485,12 @@ def caller() -> Account | None:
     return _caller.get()
 
 
+def caller_host() -> str:
+    """Return the address of the running call; empty for the node's own work."""
+    account = _caller.get()
+    return "" if account is None else account.address.what
+
+
 @contextmanager
 def on_behalf_of(account: Account) -> Iterator[None]:
     """Run a block as a call of this account."""

@@ -1,4 +1,4 @@
-"""How a node ends: the exit codes, and the end of a node that cannot trust its memory any more.
+"""How a node ends: signals, exit codes, and the end of one that cannot trust its memory any more.
 
 Owns the report written before such an end: a dump file in the data directory with the error, the
 last inputs, the state and all stacks. The node acknowledges no record after the end began. The
@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import json
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -44,6 +45,17 @@ _FILE_MODE: Final = 0o600
 """Mode of a dump, for its owner alone: a dump contains messages of clients."""
 
 Describe = Callable[[], dict[str, Any]]
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that stop a process in order: SIGTERM, SIGINT and, unless this process
+    ignores it as under `nohup`, SIGHUP, which a terminal that closes sends. They reach this process
+    from now on, also if its parent had blocked them: a mask is inherited."""
+    signals = (signal.SIGTERM, signal.SIGINT)
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    handled = signals if is_ignored else (*signals, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
+    return handled
 
 
 class FailStop:

@@ -32,6 +32,15 @@ def bounded_message(kind: type[_Message], data: bytes) -> _Message:
     return kind.FromString(data)
 
 
+def request_of(kind: type[_Message], data: bytes) -> _Message:
+    """Make the message of a request. Raises BadRequestError, also for bytes that are none."""
+    try:
+        return bounded_message(kind, data)
+    except DecodeError as error:
+        what = f"a {kind.DESCRIPTOR.name}"
+        raise BadRequestError("request", what, f"{len(data)} other bytes") from error
+
+
 @cache
 def _inner(descriptor: Descriptor) -> Mapping[int, Descriptor]:
     """Return the fields that are messages, by number."""

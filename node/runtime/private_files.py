@@ -8,7 +8,7 @@ the store's own files private.
 import os
 import stat
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -17,13 +17,6 @@ _OTHERS_OF_ROOTS_FILE: Final = 0o037
 """A file of root may be readable by its group: so an operator gives a secret to one user, and
 Kubernetes to a pod with `fsGroup`. The same rule as PostgreSQL's for its keys."""
 _log: Final = structlog.get_logger(component="node")
-
-
-class Unusable(NamedTuple):
-    """Why a secret is refused, and what to do."""
-
-    what: str
-    do: str
 
 
 def make_private(directory: Path) -> None:
@@ -51,8 +44,9 @@ def make_private(directory: Path) -> None:
         _log.warning("closed the directory to others", **fields)
 
 
-def unusable(path: Path) -> Unusable | None:
-    """Return why a file with a secret is refused; None if it is accepted or missing."""
+def unusable(path: Path) -> tuple[str, str] | None:
+    """Return why a file with a secret is refused, and what to do; None if it is accepted or
+    missing."""
     try:
         status = path.stat()
     except OSError:
@@ -62,8 +56,8 @@ def unusable(path: Path) -> Unusable | None:
         do = f"chmod 600 {path}"
         if not status.st_uid:
             do += ", or 640 with a group of this node's user alone (Kubernetes: defaultMode 0440)"
-        return Unusable(f"others can read {path}, its mode is {mode:04o}", do)
+        return f"others can read {path}, its mode is {mode:04o}", do
     if not os.access(path, os.R_OK):
         what = f"{path} cannot be read by user {os.geteuid()}"
-        return Unusable(what, "give the file to the user of the node")
+        return what, "give the file to the user of the node"
     return None

@@ -70,8 +70,6 @@ class Shares:
 
 
 class _Made:
-    """Things that one address made."""
-
     __slots__ = ("_looked_ms", "address", "rows")
 
     def __init__(self, address: Address) -> None:

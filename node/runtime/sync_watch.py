@@ -9,7 +9,8 @@ that slept, has missed its looks, so the time does not count as a hang of its di
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
@@ -60,23 +61,24 @@ class WatchedFileSystem(FileSystem):
         """Return the syncs that are running at the moment. Any thread."""
         return list(self._running.copy())
 
-    def sync(self, fd: int, path: str) -> None:
-        """Sync as FileSystem does; `running` contains the call meanwhile."""
+    @contextmanager
+    def _watched(self, path: str) -> Iterator[None]:
         running = RunningSync(path)
         self._running[running] = None
         try:
-            super().sync(fd, path)
+            yield
         finally:
             del self._running[running]
 
+    def sync(self, fd: int, path: str) -> None:
+        """Sync as FileSystem does; `running` contains the call meanwhile."""
+        with self._watched(path):
+            super().sync(fd, path)
+
     def sync_directory(self, path: str) -> None:
         """Sync a directory as FileSystem does; `running` contains the call meanwhile."""
-        running = RunningSync(path)
-        self._running[running] = None
-        try:
+        with self._watched(path):
             super().sync_directory(path)
-        finally:
-            del self._running[running]
 
 
 class SyncWatch:

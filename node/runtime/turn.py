@@ -19,7 +19,7 @@ from operator import length_hint
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
-from node.runtime.accounts import ROW_SIZE_BYTES, Account, Charge, Kind, caller
+from node.runtime.accounts import ROW_SIZE_BYTES, Account, Charge, Kind, caller, caller_host
 
 SLICE_S: Final = 0.002
 """Far below the heartbeat of a leader, and far above the cost of one turn of the loop."""
@@ -60,10 +60,9 @@ class Turn:
                     self._end_s = now_s + SLICE_S
                 self._run(loop)
                 return
-        await self._wait(loop, _host())
+        await self._wait(loop, caller_host())
 
     def _wait(self, loop: asyncio.AbstractEventLoop, host: str) -> "asyncio.Future[None]":
-        """Return the future of a turn."""
         if not self._waiting:
             rest_s = self._rest_end_s - self._monotonic_s()
             loop.call_later(REST_S if self._is_running else max(rest_s, 0), self._begin)
@@ -137,7 +136,6 @@ class Turn:
             loop.call_soon(self._go_on)
 
     def _in_turn(self) -> "Iterator[asyncio.Future[None]]":
-        """Yield those who wait, and take them out."""
         while self._waiting:
             host, of_host = self._waiting.popitem(last=False)
             granted = of_host.popleft()
@@ -151,7 +149,7 @@ class Turn:
         for the bytes until it ends. Walks must not be nested. Raises BusyError."""
         async with AsyncExitStack() as held:
             walk = Walk(self, held, caller(), size_bytes)
-            if self.lock(_host()).locked():
+            if self.lock(caller_host()).locked():
                 await walk.wait()  # What it would put together meanwhile is not in memory.
             yield walk
 
@@ -192,7 +190,7 @@ class Walk:
     async def wait(self) -> None:
         """Return in the turn of the address, when its other walks that take long have ended."""
         if self._lock is None:
-            self._lock = self._turn.lock(_host())
+            self._lock = self._turn.lock(caller_host())
             await self._held.enter_async_context(self._lock)
         await self._turn.next()
 
@@ -200,9 +198,3 @@ class Walk:
         """Have the caller pay for what the walk has put together. Raises BusyError."""
         if self._charge is not None:
             self._charge.resize(size_bytes)
-
-
-def _host() -> str:
-    """Return the address of the running call; empty for the node's own work."""
-    account = caller()
-    return "" if account is None else account.address.what

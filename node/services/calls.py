@@ -16,12 +16,12 @@ from typing import Any, Final, NoReturn, TypeAlias
 import grpc
 import structlog
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from node.errors.common import BadRequestError
 from node.errors.translation import ERROR_TRAILER, describe, to_pb
-from node.runtime.message_bounds import bounded_message
+from node.runtime.message_bounds import request_of
 from node.runtime.turn import Turn
 from store.errors import CorruptionError, DerivedFileError, SyncFailedError
 
@@ -83,7 +83,7 @@ class ServedCalls:
     def _method(self, method: MethodDescriptor, function: Any) -> grpc.RpcMethodHandler:
         name = f"{method.containing_service.name}/{method.name}"
         serialize = GetMessageClass(method.output_type).SerializeToString
-        parse = _parser(GetMessageClass(method.input_type))
+        parse: _Parser = partial(request_of, GetMessageClass(method.input_type))
         if method.client_streaming:
             assert method.server_streaming, f"{name} streams only requests"
             call = self._stream(name, partial(_parsed, parse=parse), function)
@@ -147,7 +147,6 @@ class ServedCalls:
             cause = cause.__cause__ or cause.__context__
 
     async def _abort(self, name: str, error: Exception, context: ServicerContext) -> NoReturn:
-        """Count the error and send it to the client."""
         if isinstance(error, grpc.aio.AbortError):
             raise error
         self.failed(name, error)
@@ -163,18 +162,6 @@ async def refuse(error: Exception, context: ServicerContext) -> NoReturn:
 
 
 _Parser = Callable[[bytes], Message]
-
-
-def _parser(kind: type[Message]) -> _Parser:
-    name = kind.DESCRIPTOR.name
-
-    def parse(data: bytes) -> Message:
-        try:
-            return bounded_message(kind, data)
-        except DecodeError as error:
-            raise BadRequestError("request", f"a {name}", f"{len(data)} other bytes") from error
-
-    return parse
 
 
 async def _parsed(

@@ -30,16 +30,16 @@ from quorumlog.pb import (
 
 _CAPITAL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 _APPEND_STREAM = "LogService/AppendStream"
-_LOG = log_pb2.DESCRIPTOR.services_by_name["LogService"]
-_CONSUMER = consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"]
-_ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
-_RETRY = retry_pb2.DESCRIPTOR.services_by_name["RetryService"]
-_TRANSACTION = transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"]
-_POP = pop_pb2.DESCRIPTOR.services_by_name["PopService"]
-_DELAY = delay_pb2.DESCRIPTOR.services_by_name["DelayService"]
-_LOOKUP = lookup_pb2.DESCRIPTOR.services_by_name["LookupService"]
-_NAMESERVER = nameserver_pb2.DESCRIPTOR.services_by_name["NameServerService"]
-SERVICES = (_LOG, _CONSUMER, _ADMIN, _RETRY, _TRANSACTION, _LOOKUP, _POP, _DELAY, _NAMESERVER)
+_MODULES: Final = (
+    *(log_pb2, consumer_pb2, admin_pb2, retry_pb2, transaction_pb2, lookup_pb2, pop_pb2, delay_pb2),
+    nameserver_pb2,
+)
+_BY_NAME: Final[dict[str, ServiceDescriptor]] = {
+    name: service
+    for module in _MODULES
+    for name, service in module.DESCRIPTOR.services_by_name.items()
+}
+SERVICES: Final = tuple(_BY_NAME.values())
 """The services of a node."""
 
 
@@ -55,21 +55,24 @@ def handlers(
         )
         return stream.responses(requests)
 
-    log = _methods(_LOG, broker, broker.queries, broker.incarnations, AppendStream=append_stream)
-    tables = {
-        _LOG: log,
-        _CONSUMER: _methods(_CONSUMER, broker.groups),
-        _ADMIN: _methods(_ADMIN, broker.topics, broker.groups, admin),
-        _RETRY: _methods(
-            _RETRY, broker.retry, broker.dead_letters, broker.group_settings, broker.config_files
+    owners: dict[str, tuple[object, ...]] = {
+        "LogService": (broker, broker.queries, broker.incarnations),
+        "ConsumerService": (broker.groups,),
+        "AdminService": (broker.topics, broker.groups, admin),
+        "RetryService": (
+            *(broker.retry, broker.dead_letters, broker.group_settings, broker.config_files),
         ),
-        _POP: _methods(_POP, broker.pop),
-        _DELAY: _methods(_DELAY, broker.delay),
-        _TRANSACTION: _methods(_TRANSACTION, broker.transactions, broker.consumed),
-        _LOOKUP: _methods(_LOOKUP, broker.lookup),
+        "PopService": (broker.pop,),
+        "DelayService": (broker.delay,),
+        "TransactionService": (broker.transactions, broker.consumed),
+        "LookupService": (broker.lookup,),
     }
+    own: dict[str, dict[str, Method]] = {"LogService": {"AppendStream": append_stream}}
     generic_handlers = {
-        service: calls.handler(service, methods) for service, methods in tables.items()
+        _BY_NAME[name]: calls.handler(
+            _BY_NAME[name], _methods(_BY_NAME[name], *parts, **own.get(name, {}))
+        )
+        for name, parts in owners.items()
     }
     return generic_handlers | nameserver_handlers(calls, nameserver)
 
@@ -78,7 +81,8 @@ def nameserver_handlers(
     calls: ServedCalls, nameserver: NameServerCalls
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
     """Return the handler of the name server's service, which also runs in its own process."""
-    return {_NAMESERVER: calls.handler(_NAMESERVER, _methods(_NAMESERVER, nameserver))}
+    service = _BY_NAME["NameServerService"]
+    return {service: calls.handler(service, _methods(service, nameserver))}
 
 
 def _methods(service: ServiceDescriptor, *owners: object, **methods: Method) -> dict[str, Method]:

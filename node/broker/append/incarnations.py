@@ -40,7 +40,11 @@ class Incarnations:
 
     async def _write(self, name: str) -> ClaimProducerResponse:
         """Claim the next number: from reading the last one to the log no other task runs."""
-        self._check_room(name)
+        numbers = self._context.state.table(IncarnationsTable).numbers
+        count = len(numbers.keys() | self._coming.keys() | {name})  # With all under way applied.
+        limit = self._context.limits.producer_name_count_max
+        if name not in numbers and count > limit:
+            raise LimitReachedError("names of producers", count, limit)
         self._context.makers.check_producer(name)
         number = self._last(name) + 1
         command = Command(claim_producer=Command.ClaimProducer(name=name, number=number))
@@ -66,14 +70,6 @@ class Incarnations:
     def _last(self, name: str) -> int:
         numbers = self._context.state.table(IncarnationsTable).numbers
         return max(numbers.get(name, 0), *self._coming.get(name, (0,)))
-
-    def _check_room(self, name: str) -> None:
-        """Raise LimitReachedError if the state would, with everything under way applied."""
-        numbers = self._context.state.table(IncarnationsTable).numbers
-        count = len(numbers.keys() | self._coming.keys() | {name})
-        limit = self._context.limits.producer_name_count_max
-        if name not in numbers and count > limit:
-            raise LimitReachedError("names of producers", count, limit)
 
     def end(self) -> None:
         """Forget what was under way: the next leader's log decides it."""

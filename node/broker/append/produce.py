@@ -545,7 +545,6 @@ class Produce:
             self._fail(caller, error)
 
     def _fail_all(self, append: _Append, error: Exception) -> None:
-        """Fail a batch for all of its callers."""
         for one in (append, *(append.repeats or ()), *(append.divided or ())):
             self._fail(one.future, error)
 

@@ -43,6 +43,7 @@ from raft.messages import NO_NODE, NodeId
 from raft.transitions import Role
 from store.errors import CorruptionError, DerivedFileError
 from store.format import DEAD_LETTER_TOPIC_PREFIX
+from store.record.check import store_timestamp
 from store.record.message import check_topic
 from store.record.topic_names import is_reserved
 
@@ -76,10 +77,6 @@ class BrokerIdentity(NamedTuple):
     """The same for RocketMQ's remoting protocol."""
 
 
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
 class Context:
     """The objects and checks that all parts share. One per broker."""
 
@@ -90,7 +87,7 @@ class Context:
         identity: BrokerIdentity,
         receipts: ReceiptRules,
         *,
-        clock_ms: Callable[[], int] = _monotonic_ms,
+        clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
         unix_ms: Callable[[], int] = unix_ms,
         turn: Turn | None = None,
         on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _error: None,
@@ -135,6 +132,14 @@ class Context:
             group = topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX)
             origin = max(origin, state.table(DeadLettersTable).begin_position(group))
         return origin
+
+    def stored_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return when the message at an offset was stored; None where there is none."""
+        lo, hi = self.store.queue_range(topic, queue_id)
+        if not lo <= offset < hi:
+            return None
+        pulled = self.store.pull(topic, queue_id, offset, max_count=1, max_size_bytes=1)
+        return store_timestamp(pulled.data) if pulled.record_count else None
 
     def create_command(self, put: Command.PutTopic) -> Command:
         """Return the command that creates or changes a topic.

@@ -49,18 +49,14 @@ class Freshness:
             raise BadRequestError("consistency", "one of Consistency", str(consistency))
         self.check(consistency)
         if consistency == common_pb2.CONSISTENCY_LINEARIZABLE:
-            await self._barrier()
-
-    async def _barrier(self) -> None:
-        context = self._context
-        self.barriers_total += 1
-        try:
-            await self._wait(context.driver.read_barrier, "no quorum confirmed the read")
-        except (NodeError, RaftError) as error:
-            translated = context.translate(error)
-            if translated is error:
-                raise
-            raise translated from error
+            self.barriers_total += 1
+            try:
+                await self._wait(context.driver.read_barrier, "no quorum confirmed the read")
+            except (NodeError, RaftError) as error:
+                translated = context.translate(error)
+                if translated is error:
+                    raise
+                raise translated from error
 
     async def _wait(self, begin: Callable[[], Awaitable[object]], what: str) -> None:
         host = self._parked.reads.take()

@@ -42,6 +42,11 @@ class BackgroundTasks:
         for task in self._tasks:
             task.cancel()
 
+    async def end(self) -> None:
+        """Cancel all that has not ended, and wait for the ends."""
+        self.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     def _on_done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from node.broker.core.context import Context
-from node.runtime.accounts import caller
+from node.runtime.accounts import caller_host
 from node.runtime.room import Room
 from raft.messages import Index
 from store.record.stamp import QueueKey
@@ -62,8 +62,7 @@ class ParkedReaders:
     @contextmanager
     def crowd(self, key: QueueKey) -> Iterator[Crowd]:
         """Count the running call among the readers of its address that wait for a queue."""
-        account = caller()
-        who = key, "" if account is None else account.address.what
+        who = key, caller_host()
         crowd = self._crowds.setdefault(who, Crowd())
         crowd.count += 1
         try:

@@ -38,7 +38,8 @@ from quorumlog.pb.delay_pb2 import (
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError, StoreError
-from store.record.message import check_topic, record_layout
+from store.record.edit import layouts, start_of
+from store.record.message import check_topic
 from store.record.stamp import QueueKey
 from store.record.topic_names import is_reserved
 
@@ -48,8 +49,6 @@ _ROOM_SIZE_BYTES: Final = 1_024
 
 
 class _Batch(NamedTuple):
-    """A rewritten batch."""
-
     records: bytes
     due_unix_ms: list[int]
     """Due time of each record; 0 for one that is not delayed."""
@@ -122,15 +121,12 @@ class Delay:
     def _rewritten(self, records: bytes, now_ms: int, limit_ms: float) -> _Batch:
         """Return the batch with its delayed records held. Raises RecordFormatError,
         LimitExceededError, DelayTooLongError, TopicNameError, ReservedTopicError."""
-        view = memoryview(records)
         parts, due_unix_ms, wishes = list[bytes](), list[int](), list[int]()
         holders, targets = set[QueueKey](), set[tuple[str, int]]()
         limit = self._produce.batch_size_bytes_max - _ROOM_SIZE_BYTES
-        at = 0
-        while at < len(records):
-            layout = record_layout(view, at)
+        for layout in layouts(records):
+            at = start_of(layout)
             record = records[at : at + layout.size_bytes]
-            at += layout.size_bytes
             wish = wish_of(record)
             wishes += wish or _NO_WISH
             name = records[layout.topic_at : layout.topic_hi]

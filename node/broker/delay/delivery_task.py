@@ -179,7 +179,11 @@ class DeliveryTask:
         first, end = store.queue_range(topic, queue_id)
         lo = min(gone.next_left(leadership.next_offsets[queue]), end)  # No unit of a gone one.
         if lo < first:  # Only damage that no replica could repair does this.
-            self._note_missing(leadership, queue, lo, min(first, lo + _UNITS_AT_ONCE))
+            hi = min(first, lo + _UNITS_AT_ONCE)
+            for offset in range(lo, hi):  # Due at once, so that the loss is reported.
+                if offset not in gone:
+                    leadership.index.add(Due(0, queue, offset))
+            leadership.next_offsets[queue] = hi
             return True
         hi = min(end, lo + _UNITS_AT_ONCE)
         units = store.units(topic, queue_id, lo, hi) if lo < hi else b""
@@ -191,14 +195,6 @@ class DeliveryTask:
                 add(Due(due_unix_ms, queue, offset))
         leadership.next_offsets[queue] = hi
         return bool(leadership.grown)
-
-    def _note_missing(self, leadership: Leadership, queue: int, lo: int, hi: int) -> None:
-        """Make held messages that are not in the log due at once, so that the loss is reported."""
-        gone = self._context.state.table(DelayTable).queues[queue]
-        for offset in range(lo, hi):
-            if offset not in gone:
-                leadership.index.add(Due(0, queue, offset))
-        leadership.next_offsets[queue] = hi
 
     # --- Entries ---
 

@@ -14,8 +14,7 @@ from node.broker.core.broker_names import BrokerNames
 from node.broker.core.context import Context, OtherGroups
 from node.broker.core.freshness import Freshness
 from node.broker.core.offset_moves import commit_command
-from node.broker.groups.filters import comparable
-from node.broker.groups.member import MemberKind
+from node.broker.groups.member import MemberKind, comparable
 from node.broker.groups.member_group import Shares
 from node.broker.groups.members import Consumer, Members
 from node.broker.groups.settings import check_member
@@ -47,7 +46,6 @@ from quorumlog.pb.consumer_pb2 import (
     TopicReaders,
 )
 from quorumlog.pb.state_pb2 import Command
-from store.record.check import store_timestamp
 from store.record.topic_names import retry_topic
 
 _NO_OFFSET: Final = -1
@@ -269,7 +267,8 @@ class Groups:
         async for row in self._context.turn.over(rows):
             queue = self._queue(*row)
             queue.client_id = readers.get((queue.topic, queue.queue_id), "")
-            queue.last_consumed_unix_ms = self._stored_at(queue)
+            stored_ms = self._context.stored_ms(queue.topic, queue.queue_id, queue.offset - 1)
+            queue.last_consumed_unix_ms = stored_ms or 0
             queues.append(queue)
         return DescribeGroupResponse(
             info=_info(request.group, queues, clients),
@@ -304,14 +303,6 @@ class Groups:
         return GroupQueue(
             topic=topic, queue_id=queue_id, offset=offset, min_offset=lo, max_offset=hi
         )
-
-    def _stored_at(self, queue: GroupQueue) -> int:
-        """Return when the last consumed message was stored; 0 if it is not there."""
-        at = queue.offset - 1
-        if not queue.min_offset <= at < queue.max_offset:
-            return 0
-        pulled = self._context.store.pull(queue.topic, queue.queue_id, at, max_count=1)
-        return store_timestamp(pulled.data) if pulled.record_count else 0
 
 
 def _queues_of_member(

@@ -3,7 +3,8 @@
 Owns the row and what it costs; must not know the other members of its group.
 """
 
-from collections.abc import Collection, Mapping
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -12,6 +13,7 @@ from node.runtime.accounts import Charge
 from quorumlog.pb import consumer_pb2 as pb
 
 Queues = frozenset[tuple[str, int]]
+_FILTER_LENGTH_MAX: Final = 64
 _ROW_SIZE_BYTES: Final = 700
 _TOPIC_SIZE_BYTES: Final = 250
 _QUEUE_SIZE_BYTES: Final = 250
@@ -88,6 +90,14 @@ class GroupMember:
         """Charge what it names. Raises BusyError."""
         if self.charge is not None:
             self.charge.resize(size_bytes_of(topics, filters, queues))
+
+
+def comparable(tags: Iterable[str], sql: str) -> str:
+    """Return a filter by tags or by an expression as the leader compares it with those of other
+    members, of every protocol; empty: everything. Of one that is longer than 64
+    characters it returns a digest, as filters are only compared."""
+    text = sql.strip().removeprefix("*") or " || ".join(sorted(set(tags)))
+    return text if len(text) <= _FILTER_LENGTH_MAX else hashlib.sha256(text.encode()).hexdigest()
 
 
 def size_bytes_of(topics: frozenset[str], filters: Filters, queues: Queues) -> int:

@@ -214,6 +214,5 @@ def differences(group: MemberGroup, refused: list[str]) -> Iterator[str]:
 
 
 def _some(names: Collection[str]) -> str:
-    """Return the first names of a list, and how many others there are."""
     text = ", ".join(sorted(names)[:3])
     return text if len(names) <= 3 else f"{text} and {len(names) - 3} others"

@@ -46,8 +46,6 @@ class Consumer(NamedTuple):
 
 
 class _Node:
-    """What one node reported."""
-
     __slots__ = ("groups", "seen_ms")
 
     def __init__(self) -> None:
@@ -305,7 +303,6 @@ class Members:
         return [name for name, member in self._sorted(group, now_ms) if member.kind is kind]
 
     def _sorted(self, group: str, now_ms: int) -> list[tuple[str, GroupMember]]:
-        """Return the members of a group that are alive, by client id."""
         alive = self._group(group, now_ms)
         return [] if alive is None else sorted(alive.members.items())
 
@@ -476,7 +473,6 @@ class Members:
         self._context.turn.later("", self._forget_silent())
 
     def _forget_silent(self) -> Iterator[None]:
-        """Forget the members whose session is over, in steps."""
         for name in list(self._groups):
             self._group(name, self._context.clock_ms())
             yield

@@ -11,15 +11,14 @@ from typing import Final, NamedTuple
 
 from node.broker.append.produce import Refused
 from node.broker.core.context import DAMAGE
-from node.broker.groups.filters import comparable
+from node.broker.groups.member import comparable
 from node.broker.groups.members import Consumer, Members
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.pop.handles import PopHandle, columns, encode_handle
 from node.broker.pop.shared import PopShared, UnderWay
 from node.broker.pop.take import EFFORT_MAX, Choice, ChosenMessage, ReceiveWish, Room
 from node.broker.pop.waiting_receives import ANY_QUEUE
-from node.broker.read.sql_filter import SqlFilter
-from node.broker.read.tag_filter import TagFilter
+from node.broker.read.filters import SqlFilter, TagFilter
 from node.broker.records.delayed import split_records
 from node.errors.common import (
     AppendTimeoutError,
@@ -58,8 +57,6 @@ class _Receive(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    """A message that was handed out."""
-
     key: WindowKey
     given: ChosenMessage
 
@@ -133,7 +130,10 @@ class Receives:
             if hint is not None:  # Other queues may have grown after this one's wake-up.
                 hint = None
                 continue
-            self._check_held(receive, queue_ids)
+            reasons, topic = self._shared.held.reasons, receive.topic
+            if reasons and all((topic, queue_id) in reasons for queue_id in queue_ids):
+                # There is nothing to wait for.
+                raise QueueHeldError(topic, queue_ids[0], reasons[topic, queue_ids[0]])
             if receive.account is not None and any(choice.is_full for choice in choices):
                 receive.account.address.check(Kind.DELIVERIES)
             # A call without a wait still waits for a take under way, which may leave something.
@@ -161,9 +161,12 @@ class Receives:
         if length > limit:
             raise BadRequestError("attempt_id", f"at most {limit} characters", str(length))
         is_orderly = settings_of(context, request.group).is_orderly
+        kept: TagFilter | SqlFilter | None = SqlFilter(request.sql) if request.sql else None
+        if tags:
+            kept = TagFilter(tags, limits.pull_tag_count_max)
         wish = ReceiveWish(
             request.is_fifo or is_orderly,
-            _filter_of(request, limits.pull_tag_count_max),
+            kept,
             request.start == ReceiveRequest.START_END,
             # A consumer of an orderly group handles an answer in its order.
             request.is_fifo and request.is_one_of_each and not is_orderly,
@@ -281,10 +284,8 @@ class Receives:
         shared = self._shared
         damage: CorruptionError | DerivedFileError
         state, is_ending = self._context.state, shared.under_way.is_ending
-        for count in (
-            room.message_count,
-            1,
-        ):  # Messages before the damage are handed out one by one.
+        # Messages before the damage are handed out one by one.
+        for count in (room.message_count, 1):
             try:
                 return shared.taking.choose(
                     state, key, wish, room._replace(message_count=count), is_ending
@@ -293,12 +294,6 @@ class Receives:
                 damage = error
         shared.held.hold(key[1], key[2], damage)
         return None
-
-    def _check_held(self, receive: _Receive, queue_ids: Sequence[int]) -> None:
-        """Raise QueueHeldError if all queues asked for are held: there is nothing to wait for."""
-        reasons, topic = self._shared.held.reasons, receive.topic
-        if reasons and all((topic, queue_id) in reasons for queue_id in queue_ids):
-            raise QueueHeldError(topic, queue_ids[0], reasons[topic, queue_ids[0]])
 
     def _is_read(self, key: WindowKey, wish: ReceiveWish, offsets: Mapping[int, int]) -> bool:
         """Whether a queue has nothing in flight and nothing new: a quick answer for most queues."""
@@ -503,12 +498,6 @@ class Receives:
                 delivery_count=given.delivery_count,
             )
         return response
-
-
-def _filter_of(request: ReceiveRequest, tag_count_max: int) -> TagFilter | SqlFilter | None:
-    if request.sql:
-        return SqlFilter(request.sql)
-    return TagFilter(request.tags, tag_count_max) if request.tags else None
 
 
 def _add_queue(take: PopTake, choice: Choice) -> None:

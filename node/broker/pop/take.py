@@ -11,8 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from node.broker.read.sql_filter import SqlFilter
-from node.broker.read.tag_filter import TagFilter
+from node.broker.read.filters import SqlFilter, TagFilter
 from node.broker.records.delayed import split_records
 from node.config.limits import Limits
 from node.state.state import State

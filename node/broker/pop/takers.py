@@ -18,8 +18,6 @@ _LOOK_MS: Final = 1_000
 
 
 class _Takers:
-    """The takers of one window."""
-
     __slots__ = ("by_offset", "counts", "window")
 
     def __init__(self, window: Window) -> None:

@@ -8,6 +8,7 @@ the message was stored, up to a limit.
 """
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Final
 
 from node.broker.append.sizes import Sizes
@@ -103,7 +104,9 @@ class _Trace:
             self._add("delayed", message)
             visible = await self._elsewhere(message)
         elif message.topic.startswith((fmt.RETRY_TOPIC_PREFIX, fmt.DEAD_LETTER_TOPIC_PREFIX)):
-            visible = [self._at_id(message.properties.get(_ORIGIN, "")) or message]
+            with suppress(RecordFormatError):
+                _, position = parse_message_id(message.properties.get(_ORIGIN, ""))
+                visible = [self._at(position) or message]
         for one in visible:
             is_final = one.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_COMMIT
             if is_final:
@@ -209,12 +212,6 @@ class _Trace:
             self._left_count -= result.record_count
             offset = result.next_offset
             await self._walk.step()
-
-    def _at_id(self, message_id: str) -> Message | None:
-        try:
-            return self._at(parse_message_id(message_id)[1])
-        except RecordFormatError:
-            return None
 
     def _at(self, position: int) -> Message | None:
         """Return the record at a position; None if retention has deleted it."""

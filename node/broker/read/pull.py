@@ -12,8 +12,7 @@ from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
 from node.broker.core.parked_readers import ParkedReaders
 from node.broker.groups.settings import check_reader
-from node.broker.read.sql_filter import SqlFilter
-from node.broker.read.tag_filter import TagFilter
+from node.broker.read.filters import SqlFilter, TagFilter
 from node.errors.common import BadRequestError
 from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb import common_pb2, log_pb2
@@ -99,7 +98,11 @@ class Pulls:
         self.pulls_total += 1
         pulled = self._pulled(result)
         if request.with_entries and result.data:
-            self._tell_entries(pulled)
+            # In a log without entries there are none.
+            runs, response = self._context.store.log.entry_runs(pulled.records), pulled.response
+            response.entry_first_records.extend(run.first_record for run in runs)
+            response.entry_indexes.extend(run.entry_index for run in runs)
+            response.entry_terms.extend(run.term for run in runs)
         return pulled
 
     async def tail(self, request: TailRequest) -> AsyncGenerator[PulledRecords, None]:
@@ -250,10 +253,3 @@ class Pulls:
             newest_move=context.state.table(MovedOffsetsTable).newest,
         )
         return PulledRecords(response, result.data)
-
-    def _tell_entries(self, pulled: PulledRecords) -> None:
-        """Add the entries of the records; in a log without entries, nothing."""
-        runs, response = self._context.store.log.entry_runs(pulled.records), pulled.response
-        response.entry_first_records.extend(run.first_record for run in runs)
-        response.entry_indexes.extend(run.entry_index for run in runs)
-        response.entry_terms.extend(run.term for run in runs)

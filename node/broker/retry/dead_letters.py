@@ -103,7 +103,10 @@ class DeadLetters:
                 if offset < lo:
                     raise MessageExpiredError(topic, QUEUE, offset, lo, hi)
                 letter = read_record(context, topic, QUEUE, offset)
-                record = self._sent_again(letter, offset)
+                origin = origin_topic(letter)
+                queue_id = offset % context.topic(origin).queue_count
+                self._produce.check_queue((origin.encode(), queue_id), frozenset())
+                record = sent_again(letter, origin, queue_id)
             except (NodeError, StoreError) as error:
                 if not request.in_pieces:
                     raise
@@ -144,13 +147,6 @@ class DeadLetters:
 
     def _marks(self) -> DeadLettersTable:
         return self._context.state.table(DeadLettersTable)
-
-    def _sent_again(self, letter: bytes, offset: int) -> bytes:
-        """Return a dead letter for its topic. Raises the refusal of that topic."""
-        origin = origin_topic(letter)
-        queue_id = offset % self._context.topic(origin).queue_count
-        self._produce.check_queue((origin.encode(), queue_id), frozenset())
-        return sent_again(letter, origin, queue_id)
 
     def _attached_commands(self, mark: Command.MarkResent) -> AttachedCommands:
         """Return the mark of an entry, attached so that its letters are held meanwhile."""

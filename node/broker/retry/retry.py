@@ -154,7 +154,6 @@ class Retry:
         return await self._produce.append(append, attached_commands)
 
     def _record(self, group: str, message: RetryMessage) -> bytes:
-        """Read the message that a consumer gives back."""
         context, topic = self._context, message.topic
         if is_reserved(topic) and topic != retry_topic(group):
             raise ReservedTopicError(topic)
@@ -220,7 +219,6 @@ class Retry:
                 await self._own_appends.submit(create)
 
     def _topics_of(self, group: str) -> list[Command]:
-        """Return commands that create the topics of a group that do not exist yet."""
         topics = self._context.state.topics
         return [
             Command(put_topic=_topic(name))

@@ -30,7 +30,6 @@ from quorumlog.pb.admin_pb2 import (
     TopicInfo,
 )
 from quorumlog.pb.state_pb2 import Command
-from store.record.check import store_timestamp
 from store.record.message import check_topic
 from store.record.topic_names import is_reserved
 
@@ -112,10 +111,7 @@ class Topics:
         response = DescribeTopicResponse(info=_info(name, topic))
         async for queue_id in context.turn.over(range(topic.queue_count)):
             lo, hi = context.store.queue_range(name, queue_id)
-            last_unix_ms = 0
-            if hi > lo:
-                last = context.store.pull(name, queue_id, hi - 1, max_count=1).data
-                last_unix_ms = store_timestamp(last) if last else 0
+            last_unix_ms = context.stored_ms(name, queue_id, hi - 1) or 0
             response.queues.append(
                 QueueInfo(
                     queue_id=queue_id, min_offset=lo, max_offset=hi, last_store_unix_ms=last_unix_ms

@@ -11,6 +11,7 @@ connects.
 
 import asyncio
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -131,7 +132,7 @@ class Checks:
         now_ms = self._context.unix_ms()
         limit = self._context.limits.transaction_check_count_max
         questions: list[tuple[OpenTransaction, WaitingProducer]] = []
-        planned = Planned()
+        planned = Planned(Counter(), Counter())
         given_up = self._aged(now_ms)
         postponed: list[tuple[int, int]] = []
         for known in self._take_due(now_ms):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from node.broker.append.own_appends import OwnAppends
-from node.broker.core.context import Context, within
+from node.broker.core.context import Context
 from node.broker.records.half import (
     Halves,
     done_mark,
@@ -92,9 +92,9 @@ class TransactionEnds:
         context, timeout_ms = self._context, self._context.limits.append_timeout_ms
         context.check_leads()
         while (running := self._running_ends.get(transaction_id)) is not None:
-            await within(
-                asyncio.wait({running}), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
-            )
+            done, _ = await asyncio.wait({running}, timeout=timeout_ms / 1000)
+            if not done:
+                raise AppendTimeoutError(timeout_ms)
             context.check_leads()
         transaction = self.table.open.get(transaction_id)
         if transaction is None or (producer_group and producer_group != transaction.producer_group):

@@ -37,14 +37,11 @@ class WaitingProducer:
         self.questions: asyncio.Queue[Question | None] = asyncio.Queue(question_count_max + 1)
 
 
-class Planned:
+class Planned(NamedTuple):
     """Questions of one round, counted before they are sent."""
 
-    __slots__ = ("counts", "sizes_bytes")
-
-    def __init__(self) -> None:
-        self.counts: Counter[WaitingProducer] = Counter()
-        self.sizes_bytes: Counter[WaitingProducer] = Counter()
+    counts: Counter[WaitingProducer]
+    sizes_bytes: Counter[WaitingProducer]
 
 
 class Producers:

@@ -180,29 +180,22 @@ class EndCalls:
         self, group: str, topic: str, check: transaction_pb2.TransactionCheck
     ) -> None:
         """Ask, as soon as a producer has room. Meanwhile the broker has little room for more
-        questions, and counts none beyond."""
+        questions, and counts none beyond. If no answer comes, the cluster repeats the question."""
+        handle = str(handles.ReceiptHandle(group, str(check.transaction_id)))
         size_bytes = len(check.records)
         while True:  # No event tells of room. What is decompressed is not kept until there is some.
             if self._clients.with_room(topic, size_bytes) is not None:
                 message = await self._deliveries.message(decode_message(check.records), topic)
-                if self._ask(group, topic, check.transaction_id, message):
+                orphan = pb.RecoverOrphanedTransactionCommand(
+                    message=message, transaction_id=handle
+                )
+                command = pb.TelemetryCommand(recover_orphaned_transaction_command=orphan)
+                if self._clients.ask(topic, command):
+                    self.asked_total += 1
                     return
                 size_bytes = message.ByteSize()
-                del message
+                del message, orphan, command
             await asyncio.sleep(LOOK_S)
-
-    def _ask(self, group: str, topic: str, transaction_id: int, message: pb.Message) -> bool:
-        """Ask one producer; return whether there was one with room. If no answer comes, the cluster
-        repeats the question.
-
-        When the last producer goes, its subscription is dropped.
-        """
-        handle = handles.ReceiptHandle(group, str(transaction_id))
-        orphan = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=str(handle))
-        command = pb.TelemetryCommand(recover_orphaned_transaction_command=orphan)
-        is_asked = self._clients.ask(topic, command)
-        self.asked_total += is_asked
-        return is_asked
 
 
 def _tell(task: "asyncio.Task[None]") -> None:

@@ -16,7 +16,7 @@ import structlog
 from node.broker.core.leader_work import BackgroundTasks
 from node.errors.common import AppendTimeoutError, BusyError, NodeError
 from node.rocketmq.clients import GatewayClients, pays_for
-from node.runtime.accounts import Account, Charge, Kind, caller
+from node.runtime.accounts import Account, Charge, Kind, caller, caller_host
 from node.runtime.rows import remove_from
 from node.runtime.turn import Turn
 from quorumlog.pb import pop_pb2
@@ -111,8 +111,7 @@ class Renewals:
         """Make messages of a client that ends visible soon: those of the caller's address."""
         account = caller()
         rows = [(handle, self._held[handle]) for handle in self._of_client.get(client_id, ())]
-        host = "" if account is None else account.address.what
-        self._turn.later(host, self._give_up(rows, account))
+        self._turn.later(caller_host(), self._give_up(rows, account))
 
     def _give_up(self, rows: list[tuple[str, _Held]], account: Account | None) -> Iterator[None]:
         gone = []

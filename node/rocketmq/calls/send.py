@@ -106,7 +106,10 @@ class SendCalls:
         self, topic: str, message: pb.Message, kind: MessageType
     ) -> pb.SendResultEntry:
         system = message.system_properties
-        self._check_type(topic, MessageType.Name(kind))
+        taken, message_type = self._context.topic(topic).message_type, MessageType.Name(kind)
+        if not takes(taken, message_type):  # As RocketMQ's validator.
+            text = f"topic {topic!r} takes {taken} messages, this one is {message_type}"
+            raise CallRefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
         queue_id = self._queue(topic, system.message_group)
         record = to_record(message, kind, topic, queue_id, self._context.store.config.store_host)
         request = AppendRequest(records=record, record_count=1)
@@ -140,14 +143,6 @@ class SendCalls:
                 handles.ReceiptHandle(own_group, f"{held_id}.{system.message_id}")
             )
         return entry
-
-    def _check_type(self, topic: str, message_type: str) -> None:
-        """Raise CallRefusedError for a type the topic does not take. Source: RocketMQ's
-        validator."""
-        taken = self._context.topic(topic).message_type
-        if not takes(taken, message_type):
-            text = f"topic {topic!r} takes {taken} messages, this one is {message_type}"
-            raise CallRefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
 
     def _queue(self, topic: str, message_group: str) -> int:
         if message_group:

@@ -23,7 +23,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from node.rocketmq.protocol import properties
 from node.rocketmq.protocol.names import check_key, check_message_group, check_tag, has_control
 from node.rocketmq.protocol.statuses import CallRefusedError
-from node.runtime.accounts import caller
+from node.runtime.accounts import caller_host
 from node.runtime.on_thread import on_thread
 from quorumlog.errors import QuorumlogError, TooLargeError
 from quorumlog.pb import rocketmq_pb2 as pb
@@ -204,7 +204,8 @@ def to_record(
         kept[properties.BODY_ENCODING] = Encoding.Name(_GZIP)
     if system.HasField("delivery_timestamp"):
         due = system.delivery_timestamp
-        kept[properties.DELIVER_MS] = kept[properties.DELIVERY_TIME_MS] = str(_ceil_ms(due))
+        due_ms = due.seconds * 1000 + -(-due.nanos // _MS)  # The first one that is not before it.
+        kept[properties.DELIVER_MS] = kept[properties.DELIVERY_TIME_MS] = str(due_ms)
         if due.nanos % _MS:
             kept[properties.DELIVERY_NANOS] = str(due.nanos)
     born = system.born_timestamp
@@ -325,9 +326,7 @@ class Deliveries:
             small = await on_thread(partial(_small, record, topic))
             if small is not None:
                 return small
-        account = caller()
-        host = "" if account is None else account.address.what
-        turn = self._turns.setdefault(host, asyncio.Lock())
+        turn = self._turns.setdefault(caller_host(), asyncio.Lock())
         async with turn, self._turn:
             return await on_thread(partial(from_record, record, topic))
 
@@ -349,11 +348,6 @@ def duration_ms_of(duration: Duration, code: Code) -> int:
         text = f"{seconds} s and {nanos} ns are no duration; nanoseconds are less than a second"
         raise CallRefusedError(code, f"{text}, with the sign of the seconds")
     return seconds * 1000 + nanos // _MS
-
-
-def _ceil_ms(time: Timestamp) -> int:
-    """Return the first whole millisecond that is not before a time."""
-    return time.seconds * 1000 + -(-time.nanos // _MS)
 
 
 def timestamp(milliseconds: int, nanos: str | None = None) -> Timestamp:

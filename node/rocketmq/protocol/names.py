@@ -7,7 +7,7 @@ which topics exist, nor how messages are filtered.
 import re
 from typing import Final, NamedTuple
 
-from node.broker.groups import filters
+from node.broker.groups import member
 from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb.rocketmq_pb2 import Code, FilterExpression, FilterType, Resource
 from store.format import DEAD_LETTER_TOPIC_PREFIX
@@ -70,8 +70,8 @@ def comparable(expression: str, *, is_sql: bool) -> str:
     """Return an expression in the form in which the leader compares what members read; empty:
     everything."""
     if is_sql:
-        return filters.comparable((), expression)
-    return filters.comparable(tags_in(expression.strip().removeprefix("*")), "")
+        return member.comparable((), expression)
+    return member.comparable(tags_in(expression.strip().removeprefix("*")), "")
 
 
 def check_tag(tag: str) -> None:

@@ -13,7 +13,6 @@ they have proved themselves on the link between nodes.
 """
 
 import base64
-import binascii
 import hmac
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -33,28 +32,19 @@ _UNIQUE_SIGNED_FROM: Final = 400
 """Version of the first clients that sign this field."""
 
 
-class Signatures:
-    """Checks commands against the access keys of a node. Without keys everybody may call."""
-
-    def __init__(self, keys: Mapping[str, str]) -> None:
-        self.keys: Final = {name: secret.encode() for name, secret in keys.items()}
-
-    def check(self, command: Command) -> None:
-        """Raise RefusedError unless a known key signed a command."""
-        if not self.keys:
-            return
-        ext = command.ext
-        secret = self.keys.get(ext.get(ACCESS_KEY, ""))
-        if secret is None:
-            text = "the access key is missing or unknown; use one of rocketmq_keys_file"
-            raise RefusedError(ResponseCode.NO_PERMISSION, text)
-        try:
-            given = base64.b64decode(ext.get(SIGNATURE, ""), validate=True)
-        except (binascii.Error, ValueError):
-            given = b""
-        if not hmac.compare_digest(given, signature(command, secret)):
-            text = "the signature does not fit the command; is the secret key the right one?"
-            raise RefusedError(ResponseCode.NO_PERMISSION, text)
+def check_signature(command: Command, keys: Mapping[str, str]) -> None:
+    """Raise RefusedError unless one of the access keys signed a command; `keys` have secrets."""
+    secret = keys.get(command.ext.get(ACCESS_KEY, ""))
+    if secret is None:
+        text = "the access key is missing or unknown; use one of rocketmq_keys_file"
+        raise RefusedError(ResponseCode.NO_PERMISSION, text)
+    try:
+        given = base64.b64decode(command.ext.get(SIGNATURE, ""), validate=True)
+    except ValueError:
+        given = b""
+    if not hmac.compare_digest(given, signature(command, secret.encode())):
+        text = "the signature does not fit the command; is the secret key the right one?"
+        raise RefusedError(ResponseCode.NO_PERMISSION, text)
 
 
 def signature(command: Command, secret: bytes) -> bytes:

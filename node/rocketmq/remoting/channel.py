@@ -118,7 +118,12 @@ class RemotingChannel(asyncio.BufferedProtocol):
         self._last_opaque = self._last_opaque + 1 if self._last_opaque < _OPAQUE_MAX else 1
         opaque = command.opaque = self._last_opaque
         head = encode_forwarded_head(command)
-        _check_size(len(head), len(command.body))
+        for what, size_bytes, limit in (  # It would break the connection which other clients share.
+            ("header", len(head) - PREFIX_SIZE_BYTES, _SENT.header_size_bytes_max),
+            ("command", len(head) + len(command.body), _SENT.frame_size_bytes_max),
+        ):
+            if size_bytes > limit + FORWARDED_GROWTH_SIZE_BYTES:
+                raise ValueError(f"the {what} has {size_bytes} bytes on its way to the leader")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Command] = loop.create_future()
         self._waiting[opaque] = future
@@ -226,13 +231,3 @@ def _write(transport: asyncio.Transport, head: bytes, body: bytes) -> None:
         transport.writelines((head, body))
     else:
         transport.write(head)
-
-
-def _check_size(head_size_bytes: int, body_size_bytes: int) -> None:
-    """Raise ValueError for a frame that would break the connection which other clients share."""
-    for what, size_bytes, limit in (
-        ("header", head_size_bytes - PREFIX_SIZE_BYTES, _SENT.header_size_bytes_max),
-        ("command", head_size_bytes + body_size_bytes, _SENT.frame_size_bytes_max),
-    ):
-        if size_bytes > limit + FORWARDED_GROWTH_SIZE_BYTES:
-            raise ValueError(f"the {what} has {size_bytes} bytes on its way to the leader")

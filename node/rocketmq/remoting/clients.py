@@ -35,7 +35,6 @@ TOPICS_OF_GROUP_MAX: Final = 1_024
 SQL: Final = "SQL92"
 BROADCASTING: Final = "BROADCASTING"
 _EXPRESSION_KINDS: Final = {"": False, "TAG": False, SQL: True}
-_TROUBLE_INTERVAL_MS: Final = 10_000
 RESERVED_S: Final = 120.0
 """As long as a silent client is kept."""
 RESERVED_COUNT_MAX: Final = 16_384
@@ -116,11 +115,6 @@ class Consumption(NamedTuple):
     """Of each subscription: when the client changed it or its share last, by its clock."""
     subscriptions: Mapping[str, Subscription]
     """By topic; one object for members that joined one behind the other and read the same."""
-
-    def is_like(self, other: "Consumption") -> bool:
-        """Whether both say the same. A newer version alone says that the client has shared out its
-        queues again: it must not make all others do so, too."""
-        return self._replace(versions=other.versions) == other
 
     def of(self, topic: str) -> Told | None:
         """Return what it says of a topic; None: nothing."""
@@ -217,8 +211,6 @@ class Group:
 
 
 class _Joining(NamedTuple):
-    """What a heartbeat changes in one group."""
-
     key: _Key
     old: Member | None
     """The client as a member so far."""
@@ -288,9 +280,7 @@ class Clients:
         `on_left` with group and client id of a consumer that left."""
         self._on_changed, self._on_left = on_changed, on_left
         self._monotonic_s = monotonic_s
-        self._trouble = RateLimitedLog(
-            logging.getLogger(__name__), interval_ms=_TROUBLE_INTERVAL_MS, monotonic_s=monotonic_s
-        )
+        self._trouble = RateLimitedLog(logging.getLogger(__name__), monotonic_s=monotonic_s)
         self.consumers: dict[str, Group] = {}
         self.producers: dict[str, Group] = {}
         self._members_of: dict[RemotingConnection, dict[_Key, dict[str, None]]] = {}
@@ -396,7 +386,10 @@ class Clients:
         of_connection.setdefault(row.key, {})[client.client_id] = None
         if is_consumer and member.is_twice != was_twice:
             self.changed.add(name)
-        if is_consumer and (old is None or not old.consumption.is_like(row.consumption)):
+        # A newer version alone says that the client has shared out its queues again: it must not
+        # make all others do so, too.
+        own = row.consumption
+        if is_consumer and (old is None or old.consumption._replace(versions=own.versions) != own):
             self.changed.add(name)
             group.changed_s = time.monotonic()
             self._on_changed(name)

@@ -16,7 +16,7 @@ from node.framed.connection import SHARED_PORT, WINDOW, Conversation, FramedConn
 from node.framed.frames import JSON_KIND, ROCKETMQ_KIND, FrameFault
 from node.framed.limits import FramedLimits
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
-from node.rocketmq.remoting.access import Signatures
+from node.rocketmq.remoting.access import check_signature
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError, refusal_of
 from node.rocketmq.remoting.protocol.codes import REQUEST_NAMES, RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import (
@@ -127,31 +127,32 @@ class RemotingCalls:
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
         """Makes the error of every new call; None: calls are served."""
         self.handlers: Mapping[int, Served] = {}
-        self.signatures = Signatures({})
+        self.keys: Mapping[str, str] = {}
+        """Access keys with their secrets; none: everybody may call."""
         self.on_closed: Callable[[RemotingConnection], None] = lambda _connection: None
         self._connections: dict[FramedConnection, RemotingConnection] = {}
 
     def open(
         self,
         handlers: Mapping[int, Served],
-        signatures: Signatures,
+        keys: Mapping[str, str],
         on_closed: "Callable[[RemotingConnection], None]",
     ) -> None:
         """Serve requests from now on."""
-        self.handlers, self.signatures, self.on_closed = handlers, signatures, on_closed
+        self.handlers, self.keys, self.on_closed = handlers, keys, on_closed
         self.refusal = None
 
     def check(self, request: Request, served: Served | None) -> None:
         """Raise RefusedError unless the client may send a request, over this connection; None: its
         code is unknown."""
-        if request.command.code not in _UNSIGNED:
-            self.signatures.check(request.command)
+        if self.keys and request.command.code not in _UNSIGNED:
+            check_signature(request.command, self.keys)
         if served is None or not served.is_administration:
             return
         connection = request.connection.connection
         if connection.port_number == SHARED_PORT:
             text = "this port administers nothing; use that of rocketmq_listen, or qlog"
-        elif self.signatures.keys and not connection.is_tls:
+        elif self.keys and not connection.is_tls:
             text = (
                 "with rocketmq_keys_file this is taken over TLS only, since a signature covers "
                 "neither code nor names of fields; set tls_certificate_file and connect with TLS, "

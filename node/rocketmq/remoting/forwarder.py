@@ -97,21 +97,17 @@ class Forwarder:
         Raises the errors of `here`, and RefusedError when there is no leader in time.
         """
         if FORWARDED in request.command.ext:
-            return await self._answer_forwarded(here)
+            if not self._cluster.leads_here():
+                return ANSWER_LED_ELSEWHERE  # The node that forwarded it tries again.
+            try:
+                return await here()
+            except LED_ELSEWHERE:
+                return ANSWER_LED_ELSEWHERE
         there = partial(self._forward, request, number, is_repeatable=is_repeatable)
         try:
             return await answer_of_leader(self._cluster, self._cluster.own_group, here, there)
         except CallRefusedError as error:
             raise _unavailable(error.message) from error
-
-    async def _answer_forwarded(self, here: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Answer a command of another node, which tries again where this one does not lead."""
-        if not self._cluster.leads_here():
-            return ANSWER_LED_ELSEWHERE
-        try:
-            return await here()
-        except LED_ELSEWHERE:
-            return ANSWER_LED_ELSEWHERE
 
     def begin(self, request: Request, number: int) -> "Forwarded | None":
         """Forward a command at once if a connection to the leader is open, else return None."""

@@ -1,6 +1,7 @@
 """The gateway of one node for RocketMQ's remoting protocol: the table of requests.
 
-Owns which request is answered by which part. Must not know bytes.
+Owns which request is answered by which part, and when a node counts as cut off. Must not know
+bytes.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from node.config.settings import Settings
 from node.errors.requests import NotServedError
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import GatewayCluster
-from node.rocketmq.remoting.access import NodeProof, Signatures
+from node.rocketmq.remoting.access import NodeProof
 from node.rocketmq.remoting.calls.changes import Changes
 from node.rocketmq.remoting.calls.group_admin import GroupAdmin
 from node.rocketmq.remoting.calls.groups import GroupCalls
@@ -43,7 +44,6 @@ from node.rocketmq.remoting.conversation import (
     Served,
 )
 from node.rocketmq.remoting.forwarder import Forwarder
-from node.rocketmq.remoting.isolation import Isolation
 from node.rocketmq.remoting.places import AskRoute, Places
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import REFUSED, RequestCode, ResponseCode
@@ -51,6 +51,10 @@ from node.rocketmq.remoting.protocol.marks import APPLIED, GREETING, REPORT, TOK
 from node.runtime.clock import unix_ms
 from raft.messages import NodeId
 
+ISOLATED_S: Final = 3.0
+"""Time without a leader and without a majority after which connections are closed."""
+LOOK_S: Final = 0.5
+"""Interval of looks: time that a client which comes back loses at most."""
 _log: Final = structlog.get_logger(component="remoting")
 
 
@@ -65,6 +69,50 @@ class OtherNodes(NamedTuple):
     """Tells nodes from strangers."""
     questions: Questions
     """Returns those of a leader elsewhere to its producers."""
+
+
+class Isolation:
+    """Closes the connections of classic clients while this node is cut off from its group. One per
+    gateway.
+
+    Clients turn to another broker name when a connection ends, and wait 3 s for each call when it
+    does not, until they read a route again (protocol section 16.3). An election takes less time
+    than this waits, and a node that hears a majority goes on holding calls.
+    """
+
+    def __init__(
+        self, cluster: GatewayCluster, calls: RemotingCalls, monotonic_s: Callable[[], float]
+    ) -> None:
+        self._cluster = cluster
+        self._calls = calls
+        self._monotonic_s = monotonic_s
+        self._since_s: float | None = None
+        self._has_logged = False
+        self.closed_total = 0
+        """Connections that were closed."""
+
+    async def watch(self) -> None:
+        """Look at intervals."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Close all connections if this node has been cut off for long enough."""
+        if not self._cluster.is_cut_off():
+            self._since_s, self._has_logged = None, False
+            return
+        now_s = self._monotonic_s()
+        if self._since_s is None:
+            self._since_s = now_s
+        if now_s - self._since_s < ISOLATED_S:
+            return
+        closed_count = self._calls.close_all()
+        self.closed_total += closed_count
+        if closed_count and not self._has_logged:
+            self._has_logged = True
+            text = "connections of classic clients are closed: neither a leader nor a majority"
+            _log.warning(text, count=closed_count)
 
 
 class Remoting:
@@ -87,7 +135,7 @@ class Remoting:
         protocol, and `status` returns that of this node."""
         self._calls = calls
         self.accounts: Final = calls.accounts
-        self._signatures = Signatures(keys)
+        self._keys = keys
         self._proof = nodes.proof
         identity = broker.context.identity
         node_address = identity.addresses[broker.context.driver.node_id]
@@ -144,8 +192,8 @@ class Remoting:
         }
         heavy: dict[int, Handler] = {
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: at_leader(offsets.by_time),
-            RequestCode.GET_MAX_OFFSET: at_leader(offsets.max_offset),
-            RequestCode.GET_MIN_OFFSET: at_leader(offsets.min_offset),
+            RequestCode.GET_MAX_OFFSET: at_leader(offsets.end_of_queue),
+            RequestCode.GET_MIN_OFFSET: at_leader(offsets.end_of_queue),
             RequestCode.GET_EARLIEST_MSG_STORETIME: at_leader(offsets.earliest_time),
             RequestCode.HEART_BEAT: self.groups.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.groups.unregister,
@@ -205,8 +253,8 @@ class Remoting:
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: change(self._group_admin.reset),
             RequestCode.CLONE_GROUP_OFFSET: change(self._group_admin.clone),
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._relays.consume,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: change(self._routes.wipe),
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: change(self._routes.restore),
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: change(self._routes.change_permission),
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: change(self._routes.change_permission),
             RequestCode.SET_MESSAGE_REQUEST_MODE: self._pops.set_mode,
         }
         return {
@@ -230,7 +278,7 @@ class Remoting:
         reports = self.groups.reports.run()
         for work in (self.places.watch(), self._look(), self.isolation.watch(), reports):
             self._tasks.run(work)
-        self._calls.open(self.handlers(), self._signatures, self._on_closed)
+        self._calls.open(self.handlers(), self._keys, self._on_closed)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""

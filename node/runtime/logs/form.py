@@ -10,6 +10,7 @@ import io
 import logging
 import sys
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any, Final, Literal, TextIO
 
 import structlog
@@ -51,7 +52,8 @@ def configure(
     stream = stream or sys.stderr
     is_console = form == "console" or (form == "auto" and stream.isatty())
     if not is_console and not is_own:
-        stream = _taken_over(stream)
+        with suppress(OSError):  # There is no stderr, or no descriptor is left.
+            stream = take_over(_log_python_line, _log_native_line)
     processors: list[Any] = [
         _bound(dict(bound or {})),
         structlog.processors.add_log_level,
@@ -82,8 +84,6 @@ def configure(
 
 
 def _bound(values: Mapping[str, object]) -> Any:
-    """Return what puts the same values into every line."""
-
     def add(_logger: object, _method: str, line: MutableMapping[str, Any]) -> Mapping[str, Any]:
         for name, value in values.items():
             line.setdefault(name, value)
@@ -136,14 +136,6 @@ class _ToStructlog(logging.Handler):
 
 def _gone(count: int) -> dict[str, Any]:
     return {"lines_left_out": count} if count else {}
-
-
-def _taken_over(stderr: TextIO) -> TextIO:
-    """Take stderr over; return the stream for log lines."""
-    try:
-        return take_over(_log_python_line, _log_native_line)
-    except OSError:  # There is no stderr, or no descriptor is left.
-        return stderr
 
 
 def _log_python_line(line: str) -> None:

@@ -55,7 +55,7 @@ class GrpcCallers:
     def __init__(self, accounts: Accounts) -> None:
         self.accounts: Final = accounts
         self._by_peer: Final[dict[str, GrpcCaller]] = {}
-        self._timer = LookTimer(_LOOK_MS, self._look_again, None)
+        self._timer = LookTimer(_LOOK_MS, self.look, lambda: self._by_peer, None)
 
     def of(self, peer: str) -> GrpcCaller:
         """Return the caller of a peer name of gRPC."""
@@ -80,7 +80,3 @@ class GrpcCallers:
             if not caller.count and caller.account.is_empty:
                 del self._by_peer[peer]
                 caller.account.close()
-
-    def _look_again(self) -> bool:
-        self.look()
-        return bool(self._by_peer)

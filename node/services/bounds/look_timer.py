@@ -11,12 +11,17 @@ class LookTimer:
     """The timer of one watch. For one event loop."""
 
     def __init__(
-        self, interval_ms: int, look: Callable[[], bool], monotonic_s: Callable[[], float] | None
+        self,
+        interval_ms: int,
+        look: Callable[[], None],
+        is_needed: Callable[[], object],
+        monotonic_s: Callable[[], float] | None,
     ) -> None:
-        """Run `look` at intervals as long as it returns true. The default clock is the one of the
-        running loop. A test that passes `monotonic_s` also runs the looks: a look that real time
-        starts would fall between two steps of the test."""
-        self._interval_s, self._look, self._monotonic_s = interval_ms / 1000, look, monotonic_s
+        """Run `look` at intervals as long as `is_needed` returns something true. The default clock
+        is the one of the running loop. A test that passes `monotonic_s` also runs the looks: a look
+        that real time starts would fall between two steps of the test."""
+        self._interval_s, self._monotonic_s = interval_ms / 1000, monotonic_s
+        self._look, self._is_needed = look, is_needed
         self._next: asyncio.TimerHandle | None = None
 
     def clock(self) -> Callable[[], float]:
@@ -34,5 +39,6 @@ class LookTimer:
 
     def _again(self) -> None:
         self._next = None
-        if self._look():
+        self._look()
+        if self._is_needed():
             self.go_on()

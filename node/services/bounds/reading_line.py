@@ -22,8 +22,6 @@ WINDOW_SIZE_BYTES: Final = 64 * 1024
 
 
 class _Turn:
-    """A call that waits."""
-
     __slots__ = ("granted", "since_s")
 
     def __init__(self, since_s: float) -> None:

@@ -91,7 +91,7 @@ class RequestWatch:
         """End streams by the estimates of `half`, connections by `cut`. `monotonic_s` is for tests;
         the default is the clock of the running loop."""
         self._half, self._cut, self._limits = half, cut, limits or PortLimits()
-        self._timer = LookTimer(_LOOK_MS, self._look_again, monotonic_s)
+        self._timer = LookTimer(_LOOK_MS, self.look, self._is_watching, monotonic_s)
         self._now_s, self._look_later = self._timer.now_s, self._timer.go_on
         self._sampled_s = self._sample_took_s = self._rest_at_s = 0.0
         self._line = ReadingLine()
@@ -124,7 +124,11 @@ class RequestWatch:
         except asyncio.CancelledError:
             if not wait.given_up:
                 raise
-            raise self._slow_error(wait) from None
+            why = f"it has {self._limits.request_ms_max} ms"
+            if wait.given_up == TOO_MANY:
+                why = "too many others were slow, too"
+            waited_ms = int((self._now_s() - wait.since_s) * 1000)
+            raise RequestSlowError(waited_ms, why) from None
         finally:
             del self._arriving[wait]
             self._line.leave(caller)
@@ -249,13 +253,6 @@ class RequestWatch:
     def _silent_streams(self) -> list[_Wait]:
         return [wait for wait in self._streams if wait.task is not None and not wait.given_up]
 
-    def _slow_error(self, wait: _Wait) -> RequestSlowError:
-        waited_ms = int((self._now_s() - wait.since_s) * 1000)
-        why = f"it has {self._limits.request_ms_max} ms"
-        if wait.given_up == TOO_MANY:
-            why = "too many others were slow, too"
-        return RequestSlowError(waited_ms, why)
-
     def _silent_error(self, wait: _Wait) -> StreamSilentError:
         silent_ms = int((self._now_s() - wait.since_s) * 1000)
         why = f"a stream may be silent for {STREAM_SILENCE_MS_MAX} ms"
@@ -269,8 +266,7 @@ class RequestWatch:
 
     # --- Time ---
 
-    def _look_again(self) -> bool:
-        self.look()
+    def _is_watching(self) -> bool:
         now_s = self._now_s()
         if self._streams:
             self._rest_at_s = now_s + _REST_S

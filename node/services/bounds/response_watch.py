@@ -55,7 +55,7 @@ class ResponseWatch:
         """End connections by `cut`. `monotonic_s` is for tests; the default is the clock of the
         running loop."""
         self._cut = cut
-        self._timer = LookTimer(_LOOK_MS, self._look_again, monotonic_s)
+        self._timer = LookTimer(_LOOK_MS, self.look, lambda: self._waiting, monotonic_s)
         self._waiting: dict[Response, None] = {}
         """The waiting responses, oldest first."""
         self._looked_s = 0.0
@@ -132,10 +132,6 @@ class ResponseWatch:
         self.cut_count += self._cut(peer)
         for response in [response for response in self._waiting if response.peer == peer]:
             self.end(response)
-
-    def _look_again(self) -> bool:
-        self.look()
-        return bool(self._waiting)
 
 
 def _over(account: Account, size_bytes: int) -> Level | None:

@@ -7,7 +7,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from node.broker.read.filter_language import DEPTH_MAX, parse
-from node.broker.read.tag_filter import TagFilter
+from node.broker.read.filters import TagFilter
 from node.errors.common import BadRequestError
 from node.errors.groups import BadFilterError
 from node.rocketmq.protocol.names import TAG_COUNT_MAX, filter_of

@@ -13,12 +13,11 @@ from typing import Any, Final, cast
 from google.protobuf.message import DecodeError, Message
 
 from node.errors.common import AppendTimeoutError, BadRequestError
-from node.framed.calls import CallConversation, FramedCalls
+from node.framed.calls import Answer, CallConversation, FramedCalls, FramedMethod
 from node.framed.connection import FramedConnection
 from node.framed.frames import Frame, FramedParser, FrameFault
 from node.framed.header import HEADER, KIND, Method, encode_response
 from node.framed.limits import FramedLimits
-from node.framed.methods import Answer, FramedMethod
 from node.runtime.accounts import Accounts
 from node.services.calls import ServedCalls
 from quorumlog.cluster.framed import frames as client_frames

@@ -8,8 +8,7 @@ import zlib
 from random import Random
 from typing import Final
 
-from node.broker.read.sql_filter import SqlFilter
-from node.broker.read.tag_filter import TagFilter
+from node.broker.read.filters import SqlFilter, TagFilter
 from node.broker.records.delayed import (
     DeliveredRecords,
     delivered,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.framed import connections
-from node.framed.connection import FramedConnection
+from node.framed.connection import FramedConnection, FramedConnections
 from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
 from node.runtime.accounts import Kind, Limit
@@ -180,7 +179,7 @@ async def test_connections_are_limited_and_the_newest_is_closed(tmp_path: Path) 
 async def test_connections_whose_time_is_over_at_once_end_some_in_a_turn_of_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "_CLOSED_COUNT", 1)
+    monkeypatch.setattr("node.framed.connection._CLOSED_COUNT", 1)
     clock = Clock()
     async with served(tmp_path, monotonic_s=clock) as it:
         clients = [await it.client() for _ in range(6)]
@@ -362,9 +361,12 @@ async def test_large_frames_of_many_connections_take_turns_of_the_loop(
         clients = [await it.client() for _ in range(6)]
         await eventually(lambda: it.server.connections.count == 6, "all connections")
         monkeypatch.setattr("node.framed.connection.SLICE_S", -1.0)  # Whatever it takes.
-        monkeypatch.setattr("node.framed.connections.SLICE_S", 0.0)
         loop, turns, turn = asyncio.get_running_loop(), list[int](), 0
-        go_on = FramedConnection.go_on
+        go_on, next_turn = FramedConnection.go_on, FramedConnections._next_turn
+
+        def begun(connections: FramedConnections) -> None:
+            monkeypatch.setattr("node.framed.connection.SLICE_S", 0.0)
+            next_turn(connections)
 
         def counted(connection: FramedConnection) -> None:
             nonlocal turn
@@ -381,6 +383,7 @@ async def test_large_frames_of_many_connections_take_turns_of_the_loop(
                 loop.call_soon(count_turn)
 
         monkeypatch.setattr(FramedConnection, "go_on", counted)
+        monkeypatch.setattr(FramedConnections, "_next_turn", begun)
         for n, client in enumerate(clients):
             client.send(append(1, 200 * n, 200 * n + 200))
         loop.call_soon(count_turn)

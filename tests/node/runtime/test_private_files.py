@@ -107,8 +107,8 @@ def test_a_secret_is_taken_by_its_mode_and_owner(
     problem = unusable(path)
     assert (problem is None) is is_taken
     if problem is not None:
-        assert f"mode is {file_mode:04o}" in problem.what
-        assert "chmod 600" in problem.do
+        assert f"mode is {file_mode:04o}" in problem[0]
+        assert "chmod 600" in problem[1]
 
 
 @pytest.mark.parametrize("name", SECRETS)

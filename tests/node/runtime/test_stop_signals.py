@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.runtime.stop_signals import stop_signals
+from node.runtime.fail_stop import stop_signals
 from quorumlog.command_errors import take_signals
 
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)

@@ -124,7 +124,7 @@ class GroupAdmin(Calls):
         if not members:
             text = f"the consumer group[{group[:200]}] not online"
             raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, text)
-        connections = await self._connections(request, members)
+        connections = await self._shared.encoded(request, members.values(), _connection)
         subscriptions = self._shared.clients.newest(group)
         newest = next(reversed(members.values())).consumption
         rows = await self._shared.encoded(
@@ -145,11 +145,8 @@ class GroupAdmin(Calls):
         if not members:
             text = f"the producer group[{group[:200]}] not exist"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-        connections = await self._connections(request, members)
+        connections = await self._shared.encoded(request, members.values(), _connection)
         return json_answer(connectionSet=connections)
-
-    async def _connections(self, request: Request, members: dict[str, Member]) -> list[Fragment]:
-        return await self._shared.encoded(request, [*members.values()], _connection)
 
     async def all_producers(self, request: Request) -> Answer:
         """Return all producers that are connected to this node, by group."""
@@ -255,7 +252,7 @@ class GroupAdmin(Calls):
             "brokerOffset": hi,
             "consumerOffset": offset,
             "pullOffset": offset,
-            "lastTimestamp": self._shared.stored_ms(row.topic, row.queue, offset - 1) or 0,
+            "lastTimestamp": self._context.stored_ms(row.topic, row.queue, offset - 1) or 0,
         }
 
     # --- Offsets that are moved ---

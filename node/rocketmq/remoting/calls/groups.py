@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from node.broker.groups.member import MemberKind
-from node.broker.read.sql_filter import SqlFilter
+from node.broker.read.filters import SqlFilter
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.protocol.names import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.calls.json_bodies import (

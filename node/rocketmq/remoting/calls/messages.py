@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from node.broker.read.visibility import visible_at
-from node.broker.records.delayed import level_delay_ms
+from node.broker.records.delayed import level_delay_ms, split_records
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
 from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.conversation import Request
@@ -104,14 +104,10 @@ class MessageCalls(Calls):
         return Answer()
 
     def _own(self, records: bytes, number: int) -> "list[bytes]":
-        """Return the records of a broker name's queues, each as its clients see it."""
-        own, at = [], 0
-        host = self._shared.routed_host(number)
-        while at < len(records):
-            (size_bytes,) = fmt.INT32.unpack_from(records, at)
-            queue = fmt.INT32.unpack_from(records, at + fmt.QUEUE_ID_AT)[0]
+        own, host = [], self._shared.routed_host(number)
+        for record in split_records(records):
+            queue = fmt.INT32.unpack_from(record, fmt.QUEUE_ID_AT)[0]
             of_number, shown = self._names.shown(queue)
             if of_number == number:
-                own.append(seen_by_clients(records[at : at + size_bytes], shown, host))
-            at += size_bytes
+                own.append(seen_by_clients(record, shown, host))
         return own

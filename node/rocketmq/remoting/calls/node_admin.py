@@ -295,7 +295,9 @@ class NodeAdmin(Calls):
             values = (self._count(kind, ""), *self._mornings[kind].at(now_s))
             for when, value in zip(_DAY_TIMES, values if is_own else (0, 0, 0), strict=True):
                 counts[f"{total}Total{when}"] = str(value)
-            tps[kind] = self._three(self._meter(kind, "") if is_own else None)
+            meter = self._meter(kind, "")
+            windows = [meter.last(seconds) if is_own else NO_WINDOW for seconds in _SPANS_S]
+            tps[kind] = " ".join(f"{window.per_s:.1f}" for window in windows)
         put = int(counts["msgPutTotalTodayNow"])
         disk = shutil.disk_usage(self._shared.settings.directory)
         ratio = f"{disk.used / disk.total:.4f}"
@@ -348,16 +350,10 @@ class NodeAdmin(Calls):
 
     def _earliest_unix_ms(self) -> int:
         """Return when the oldest message of the first topics was stored; now, without one."""
-        store, earliest_ms = self._context.store, unix_ms()
-        for topic in list(self._context.state.topics)[:_TOPICS_LOOKED_AT_MAX]:
-            first_ms = self._shared.stored_ms(topic, 0, store.queue_range(topic, 0)[0])
-            earliest_ms = min(earliest_ms, earliest_ms if first_ms is None else first_ms)
-        return earliest_ms
-
-    @staticmethod
-    def _three(meter: Meter | None) -> str:
-        windows = (NO_WINDOW if meter is None else meter.last(seconds) for seconds in _SPANS_S)
-        return " ".join(f"{window.per_s:.1f}" for window in windows)
+        context, topics = self._context, list(self._context.state.topics)[:_TOPICS_LOOKED_AT_MAX]
+        first_offsets = [(topic, context.store.queue_range(topic, 0)[0]) for topic in topics]
+        times_ms = [context.stored_ms(topic, 0, offset) for topic, offset in first_offsets]
+        return min([unix_ms(), *(one for one in times_ms if one is not None)])
 
     async def ha_status(self, _request: Request) -> Answer:
         """Return what the leader knows of the copies at other nodes, or how far this copy is. With

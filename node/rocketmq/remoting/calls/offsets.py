@@ -46,13 +46,11 @@ class OffsetCalls(Calls):
 
     # --- Queues ---
 
-    async def max_offset(self, request: Request) -> Answer:
-        """Return the next offset to be written."""
-        return Answer(ext={"offset": str((await self._range(*self._queue(request)))[1])})
-
-    async def min_offset(self, request: Request) -> Answer:
-        """Return the first offset that can be read."""
-        return Answer(ext={"offset": str((await self._range(*self._queue(request)))[0])})
+    async def end_of_queue(self, request: Request) -> Answer:
+        """Return the first offset that can be read, or the next one to be written."""
+        lo, hi = await self._range(*self._queue(request))
+        is_lower = request.command.code == RequestCode.GET_MIN_OFFSET
+        return Answer(ext={"offset": str(lo if is_lower else hi)})
 
     async def _range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return where a queue begins and ends; 0, 0 for one that does not exist."""
@@ -83,7 +81,7 @@ class OffsetCalls(Calls):
         """Return when the first message of a queue was stored, -1 without one."""
         topic, queue_id = self._queue(request)
         lo, hi = await self._range(topic, queue_id)
-        unix_ms = self._shared.stored_ms(topic, queue_id, lo) if lo < hi else None
+        unix_ms = self._context.stored_ms(topic, queue_id, lo) if lo < hi else None
         return Answer(ext={"timestamp": str(-1 if unix_ms is None else unix_ms)})
 
     # --- Groups ---
@@ -181,8 +179,12 @@ class OffsetCalls(Calls):
         is_behind = offset_view.is_behind or offset_view.target is not None
         if not is_behind and (move is None or not move.is_news(offset_view.move)):
             return None
-        if self._keeps_own_offsets(request, key[0]):
-            return None
+        clients, group = self._shared.clients, key[0]
+        own = clients.consumer(group, request.connection.client_id)
+        # One without a heartbeat over its connection counts as what all others of its group are.
+        members = [own] if own is not None else [*clients.members((True, group)).values()]
+        if members and all(one.kind is MemberKind.BROADCASTING for one in members):
+            return None  # It keeps its own offsets.
         if offset_view.target is not None and offset_view.target.offset == at:
             await self._follow(request, key, Known(at, offset_view.target.move))
             return None
@@ -199,14 +201,6 @@ class OffsetCalls(Calls):
             self._note(request, key, Known(offset_view.offset, offset_view.move))
             return None
         return answer
-
-    def _keeps_own_offsets(self, request: Request, group: str) -> bool:
-        """Whether a client is a broadcasting consumer; one without a heartbeat over its connection
-        counts as what all others of its group here are."""
-        clients = self._shared.clients
-        own = clients.consumer(group, request.connection.client_id)
-        members = [own] if own is not None else [*clients.members((True, group)).values()]
-        return bool(members) and all(one.kind is MemberKind.BROADCASTING for one in members)
 
     async def _follow(self, request: Request, key: Key, known: Known) -> None:
         """Have the leader note that a client went where its group was moved: one that never commits

@@ -107,16 +107,6 @@ class PopCalls(Calls):
         if not received.deliveries:
             return Answer(ResponseCode.POLLING_TIMEOUT, times, remark="no message")
         self._node.add_got(topic, group, len(received.deliveries))
-        starts, offsets, counts, body = self._deliveries(group, topic, received, number)
-        named = {"startOffsetInfo": starts, "msgOffsetInfo": offsets}
-        if receive_request.is_fifo:
-            named["orderCountInfo"] = counts
-        return Answer(ext=times | named, body=body)
-
-    def _deliveries(
-        self, group: str, topic: str, received: pop_pb2.ReceiveResponse, number: int
-    ) -> tuple[str, str, str, bytes]:
-        """Return the deliveries of an answer as its fields name them, and the records."""
         generations: dict[int, int] = {}
         offsets: dict[int, list[int]] = {}
         counts = []
@@ -125,12 +115,16 @@ class PopCalls(Calls):
             generations[handle.queue_id] = handle.generation
             offsets.setdefault(handle.queue_id, []).append(handle.offset)
             counts.append(f"0 qo{handle.queue_id}%{handle.offset} {delivery.delivery_count - 1}")
-        starts = ";".join(f"0 {queue} {one}" for queue, one in generations.items())
-        of_queues = ";".join(
-            f"0 {queue} {','.join(map(str, some))}" for queue, some in offsets.items()
-        )
+        named = {
+            "startOffsetInfo": ";".join(f"0 {queue} {one}" for queue, one in generations.items()),
+            "msgOffsetInfo": ";".join(
+                f"0 {queue} {','.join(map(str, some))}" for queue, some in offsets.items()
+            ),
+        }
+        if receive_request.is_fifo:
+            named["orderCountInfo"] = ";".join(counts)
         body = seen_by_clients(received.records, None, self._shared.own_host(number))
-        return starts, of_queues, ";".join(counts), body
+        return Answer(ext=times | named, body=body)
 
     # --- Afterwards ---
 
@@ -173,7 +167,11 @@ class PopCalls(Calls):
         group, topic = text_of(ext, "consumerGroup"), text_of(ext, "topic")
         queue_id, offset = int_of(ext, "queueId", hi=INT32_MAX), int_of(ext, "offset")
         context.readable(topic, queue_id)
-        start, revive = _parts_of(text_of(ext, "extraInfo"))
+        parts = text_of(ext, "extraInfo").split(" ")
+        if len(parts) not in (_INFO_PARTS - 1, _INFO_PARTS):
+            raise InvalidError(f"extraInfo has {len(parts)} parts, not {_INFO_PARTS}")
+        named = {"start": parts[0], "revive": parts[3]}
+        start, revive = int_of(named, "start"), int_of(named, "revive", hi=INT32_MAX)
         window = context.state.table(PopTable).windows.get((group, topic, queue_id))
         item = window.items.get(offset) if window is not None else None
         if item is None or not item.delivery_count:
@@ -183,15 +181,6 @@ class PopCalls(Calls):
         if not is_first and not is_changed:
             return group, topic, None
         return group, topic, PopHandle(queue_id, offset, item.generation)
-
-
-def _parts_of(info: str) -> tuple[int, int]:
-    """Return the start of the queue and the revive queue of a name that a client built."""
-    parts = info.split(" ")
-    if len(parts) not in (_INFO_PARTS - 1, _INFO_PARTS):
-        raise InvalidError(f"extraInfo has {len(parts)} parts, not {_INFO_PARTS}")
-    named = {"start": parts[0], "revive": parts[3]}
-    return int_of(named, "start"), int_of(named, "revive", hi=INT32_MAX)
 
 
 def _assigned(topic: str, name: str, queue_id: int, mode: str) -> dict[str, Any]:

@@ -179,7 +179,11 @@ class Pulls(Calls):
                 return self._subscription(request, header)
             except RefusedError as error:
                 passed_s = time.monotonic() - started_s
-                is_behind = self._may_be_behind(request, header.group, error.code)
+                # The client may read what its last heartbeat does not say.
+                is_behind = error.code == ResponseCode.SUBSCRIPTION_NOT_LATEST or (
+                    error.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+                    and self._shared.clients.consumer(header.group, request.connection.client_id)
+                )
                 if not is_behind or passed_s >= _NEWER_S:
                     raise
             if passed_s < _HEARTBEAT_S or is_asked:
@@ -187,12 +191,6 @@ class Pulls(Calls):
                 continue
             is_asked = True
             await self._groups.renew(header.group, request.connection.client_id)
-
-    def _may_be_behind(self, request: Request, group: str, code: int) -> bool:
-        """Whether a client may read what its last heartbeat does not say."""
-        if code != ResponseCode.SUBSCRIPTION_NOT_EXIST:
-            return code == ResponseCode.SUBSCRIPTION_NOT_LATEST
-        return self._shared.clients.consumer(group, request.connection.client_id) is not None
 
     def _subscription(self, request: Request, header: PullHeader) -> Subscription:
         ext, group, topic = request.command.ext, header.group, header.topic

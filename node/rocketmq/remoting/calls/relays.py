@@ -10,7 +10,7 @@ from typing import Final
 
 from node.broker.read.visibility import visible_at
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
-from node.rocketmq.remoting.calls.sent_messages import REPLY_TO
+from node.rocketmq.remoting.calls.sent_messages import REPLY_TO, SHORT_NAMES, properties_of
 from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.clients import CLIENT_ID_LENGTH_MAX, Member
 from node.rocketmq.remoting.conversation import Request
@@ -18,7 +18,6 @@ from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, Refuse
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import text_of
-from node.rocketmq.remoting.protocol.send_header import SHORT_NAMES, properties_of
 from store.errors import RecordFormatError
 from store.record.message import parse_message_id
 from store.record.topic_names import dead_letter_topic, retry_topic

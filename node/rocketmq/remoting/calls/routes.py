@@ -86,10 +86,9 @@ class RouteCalls(Calls):
 
     def _shares(self, topic: str) -> list[Share]:
         count, permission = self._names.count, PERMISSION_ALL
-        for group, nodes in self._cluster.groups().items():
-            names = self._shared.places.names_of(group)
-            if names.number_of(topic) is not None:  # Tools send to it, to try that broker.
-                return [Share(group, names.count, permission, MIXED, nodes)]
+        owner = self._shared.places.group_of(topic)
+        if owner is not None:  # Tools send to it, to try that broker.
+            return [Share(owner, count, permission, MIXED, self._cluster.groups()[owner])]
         if topic == AUTO_TOPIC and self._shared.settings.rocketmq_auto_topics:
             count, permission = count * AUTO_QUEUE_COUNT_MAX, PERMISSION_ALL | _INHERIT
         elif self._shared.is_unmade(topic):
@@ -166,21 +165,18 @@ class RouteCalls(Calls):
 
     # --- Broker names that take no messages, because a person said so ---
 
-    async def wipe(self, request: Request) -> Answer:
-        """Have routes say that a broker name takes no messages."""
-        return await self._perm("wipeTopicCount", request, "takes no messages")
-
-    async def restore(self, request: Request) -> Answer:
-        """Have routes say again that a broker name takes messages."""
-        return await self._perm("addTopicCount", request, None)
-
-    async def _perm(self, field: str, request: Request, value: str | None) -> Answer:
+    async def change_permission(self, request: Request) -> Answer:
+        """Have routes say that a broker name takes no messages, or takes them again."""
+        is_wiped = request.command.code == RequestCode.WIPE_WRITE_PERM_OF_BROKER
         name = text_of(request.command.ext, "brokerName")
         if self._shared.places.group_of(name) is None:
             text = f"no broker is named {name[:200]!r}"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-        put = Command.PutKeyValue(namespace=_CLOSED, key=name, value=value)
+        put = Command.PutKeyValue(namespace=_CLOSED, key=name)
+        if is_wiped:
+            put.value = "takes no messages"
         await self._broker.own_appends.submit(Command(put_key_value=put))
+        field = "wipeTopicCount" if is_wiped else "addTopicCount"
         return Answer(ext={field: str(len(self._context.state.topics))})
 
     # --- Keys and values ---

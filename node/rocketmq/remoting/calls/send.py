@@ -17,14 +17,14 @@ from node.broker.core.context import noted, within
 from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID, PROPERTY_RETRY_TOPIC
 from node.errors.common import AppendTimeoutError, TopicNotWritableError
+from node.rocketmq.protocol.properties import ADDED
 from node.rocketmq.remoting.calls.locks import LockCalls
-from node.rocketmq.remoting.calls.sent_messages import records_of, unique_key
+from node.rocketmq.remoting.calls.sent_messages import SendHeader, records_of, unique_key
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.calls.unique_keys import Pending, UniqueKeys
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
-from node.rocketmq.remoting.protocol.send_header import SendHeader
 from node.runtime.accounts import network_of, on_behalf_of
 from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
@@ -32,7 +32,7 @@ from quorumlog.pb.common_pb2 import QueueRange
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store import format as fmt
 from store.record.encoder import CommonFields, OwnRecords, RecordEncoder
-from store.record.message import decode_properties, encode_properties
+from store.record.message import decode_properties, encode_host, encode_properties
 from store.record.topic_names import is_reserved
 
 RETRY_PREFIX: Final = fmt.RETRY_TOPIC_PREFIX
@@ -76,7 +76,7 @@ class Sends(Calls):
         if header.topic.startswith(RETRY_PREFIX) or self._is_to_be_made(header.topic):
             return None
         pending = self._append(request, header)
-        return pending.future, pending.answer
+        return pending.future, partial(_answer, pending)
 
     async def send(self, request: Request) -> Answer:
         """Send at the leader, wherever it is."""
@@ -107,7 +107,7 @@ class Sends(Calls):
             )
         pending = self._append(request, header)
         await asyncio.shield(pending.future)  # Others wait for the same send.
-        return pending.answer()
+        return _answer(pending)
 
     async def _send_copy(self, request: Request, header: SendHeader) -> Answer:
         """Append a message that a consumer copied to its group's retry topic: it is tried again,
@@ -135,7 +135,7 @@ class Sends(Calls):
         )
         key = properties.get(fmt.PROPERTY_UNIQUE_KEY, "")
         host = self._shared.own_host(self._shared.number_of(request))
-        return Pending(_done(receipt), RETRY_QUEUE, key, encoder.sizes, host).answer()
+        return _answer(Pending(_done(receipt), RETRY_QUEUE, key, encoder.sizes, host))
 
     def _append(self, request: Request, header: SendHeader) -> Pending:
         number, is_repeatable = self._shared.number_of(request), self._is_repeatable(header)
@@ -215,6 +215,28 @@ class Sends(Calls):
         # A name without a queue of its own takes messages, too, so that a topic with few queues
         # has other names to try.
         return names.queue(number, shown) % count
+
+
+def _answer(pending: Pending) -> Answer:
+    """Return the answer of a send that is done. Raises what it failed with."""
+    receipt = pending.future.result()
+    # As `message_id` of each position.
+    host, ids, position = encode_host(pending.host).hex().upper(), [], receipt.position
+    for number, size_bytes in enumerate(pending.sizes):
+        if receipt.positions:
+            position = receipt.positions[number]
+        ids.append(f"{host}{position:016X}")
+        position += size_bytes
+    offset = receipt.queues[0].first_offset if receipt.queues else 0
+    return Answer(
+        ext={
+            "msgId": ",".join(ids),
+            "queueId": str(pending.queue_id),
+            "queueOffset": str(offset),
+            "transactionId": pending.key,
+            **ADDED,
+        }
+    )
 
 
 def _done(receipt: AppendResponse) -> Receipt:

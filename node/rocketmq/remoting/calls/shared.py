@@ -35,7 +35,6 @@ from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
 from quorumlog.pb.log_pb2 import OffsetByTimeRequest
 from store.format import LOOPBACK, RETRY_TOPIC_PREFIX, Host
-from store.record.check import store_timestamp
 
 _SHORT_NAME_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 """Requests whose fields have one letter: the broker name is `n`."""
@@ -157,15 +156,6 @@ class Shared:
         for shown in range(count):
             yield shown, self.names.queue(number, shown)
 
-    def stored_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return when the message at an offset was stored; None where there is none."""
-        store = self.context.store
-        lo, hi = store.queue_range(topic, queue_id)
-        if not lo <= offset < hi:
-            return None
-        pulled = store.pull(topic, queue_id, offset, max_count=1, max_size_bytes=1)
-        return store_timestamp(pulled.data) if pulled.record_count else None
-
     def by_queue(self, topic: str, number: int, shown: int, value: object) -> bytes:
         """Return an entry of a table by queues: RocketMQ's keys are objects, which is no JSON."""
         key = {"brokerName": self.names.all[number], "queueId": shown, "topic": topic}
@@ -232,7 +222,6 @@ class Calls:
         self._names: Final = shared.names
 
     async def _offset_at(self, topic: str, queue_id: int, unix_ms: int) -> int:
-        """Return the first offset of a queue that was stored at a time or later."""
         request = OffsetByTimeRequest(
             topic=topic, queue_id=queue_id, unix_ms=unix_ms, consistency=CONSISTENCY_LEADER
         )

@@ -189,7 +189,7 @@ class TopicAdmin(Calls):
 
     def _range(self, topic: str, queue: int) -> dict[str, int]:
         lo, hi = self._context.store.queue_range(topic, queue)
-        last_ms = self._shared.stored_ms(topic, queue, hi - 1) or 0
+        last_ms = self._context.stored_ms(topic, queue, hi - 1) or 0
         return {"lastUpdateTimestamp": last_ms, "maxOffset": hi, "minOffset": lo}
 
 

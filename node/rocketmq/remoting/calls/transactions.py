@@ -151,31 +151,26 @@ class TransactionCalls(Calls):
         else:
             checks = self._questions(leader.address, request)
         async for check in checks:
-            if check.record_count and not self._ask(group, check):
+            if not check.record_count:
+                continue
+            members = [*self._shared.clients.members((False, group)).values()]
+            if not members:
                 return  # No producer is left; the next one's heartbeat begins again.
-
-    def _ask(self, group: str, check: transaction_pb2.TransactionCheck) -> bool:
-        """Ask one producer of a group; return whether there is one."""
-        members = [*self._shared.clients.members((False, group)).values()]
-        if not members:
-            return False
-        self._turn += 1
-        member = members[self._turn % len(members)]
-        message = decode_message(check.records)
-        key = message.properties.get(fmt.PROPERTY_UNIQUE_KEY, "")
-        number, _ = self._names.shown(message.queue_id)
-        host = self._shared.own_host(number)
-        ext = {
-            "commitLogOffset": str(check.transaction_id),
-            "tranStateTableOffset": "0",
-            "msgId": key,
-            "transactionId": key,
-            "offsetMsgId": message_id(host, check.transaction_id),
-            "topic": message.topic,
-            "bname": self._names.all[number],
-        }
-        member.connection.tell(
-            Command(RequestCode.CHECK_TRANSACTION_STATE, ext=ext, body=check.records)
-        )
-        self.asked_total += 1
-        return True
+            self._turn += 1
+            message = decode_message(check.records)
+            key = message.properties.get(fmt.PROPERTY_UNIQUE_KEY, "")
+            number, _ = self._names.shown(message.queue_id)
+            host = self._shared.own_host(number)
+            ext = {
+                "commitLogOffset": str(check.transaction_id),
+                "tranStateTableOffset": "0",
+                "msgId": key,
+                "transactionId": key,
+                "offsetMsgId": message_id(host, check.transaction_id),
+                "topic": message.topic,
+                "bname": self._names.all[number],
+            }
+            members[self._turn % len(members)].connection.tell(
+                Command(RequestCode.CHECK_TRANSACTION_STATE, ext=ext, body=check.records)
+            )
+            self.asked_total += 1

@@ -18,14 +18,12 @@ from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
 from node.errors.common import AppendTimeoutError, OutcomeUnknownError
-from node.rocketmq.protocol.properties import ADDED
-from node.rocketmq.remoting.protocol.answers import Answer
 from node.runtime.turn import Turn
 from quorumlog.pb.log_pb2 import AppendResponse
 from raft.messages import NO_INDEX, NO_TERM
 from store.errors import Outcome
 from store.format import Host
-from store.record.message import Message, encode_host
+from store.record.message import Message
 
 KEY_COUNT_MAX: Final = 262_144
 """Keys in memory; an address has half of them. Older ones of the window are looked up in the
@@ -61,27 +59,6 @@ class Pending(NamedTuple):
         if not done.done() or done.cancelled() or done.exception() is not None:
             return False
         return done.result().position < origin
-
-    def answer(self) -> Answer:
-        """Return the answer of a send that is done. Raises what it failed with."""
-        receipt = self.future.result()
-        # As `message_id` of each position.
-        host, ids, position = encode_host(self.host).hex().upper(), [], receipt.position
-        for number, size_bytes in enumerate(self.sizes):
-            if receipt.positions:
-                position = receipt.positions[number]
-            ids.append(f"{host}{position:016X}")
-            position += size_bytes
-        offset = receipt.queues[0].first_offset if receipt.queues else 0
-        return Answer(
-            ext={
-                "msgId": ",".join(ids),
-                "queueId": str(self.queue_id),
-                "queueOffset": str(offset),
-                "transactionId": self.key,
-                **ADDED,
-            }
-        )
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.broker.read.filter_language import DEPTH_MAX, SIZE_CHARACTERS_MAX, parse
-from node.broker.read.sql_filter import SqlFilter
+from node.broker.read.filters import SqlFilter
 from node.errors.groups import BadFilterError
 from store.record.message import decode_message, encode_message
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from node.broker.core.parked_readers import CROWD_COUNT
-from node.broker.read.sql_filter import SqlFilter
+from node.broker.read.filters import SqlFilter
 from node.config.limits import Limits
 from node.errors.common import GroupNotEmptyError
 from node.errors.groups import BadFilterError, GroupDisabledError, TopicForbiddenError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.broker.topics.config_import import ImportPlan
+from node.broker.topics.config_files import ImportPlan
 from node.errors.common import BusyError
 from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
 from quorumlog.pb.retry_pb2 import ResendDeadLettersRequest, RetryLaterRequest, RetryMessage

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.broker.topics.config_import import GROUPS, NAMES, OFFSETS, TOPICS
+from node.broker.topics.config_files import GROUPS, NAMES, OFFSETS, TOPICS
 from node.config.limits import Limits
 from node.errors.common import TopicNotReadableError
 from node.errors.groups import AlreadyResentError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from node.framed.connection import SHARED_PORT
 from node.peers.security.tls import client_port_context
-from node.rocketmq.remoting.access import Signatures, signature
+from node.rocketmq.remoting.access import check_signature, signature
 from node.rocketmq.remoting.protocol.command import Command, decode
 from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME
 from tests.node.peers.certificates import Authority
@@ -20,11 +20,11 @@ DENIED = 16
 
 def test_a_command_that_the_java_client_signed_is_taken() -> None:
     signed = decode(*parts_of(FRAMES["105 request, signed"]))
-    Signatures(KEYS).check(signed)
+    check_signature(signed, KEYS)
     send = decode(*parts_of(FRAMES["310 request, JSON"]))
     send.ext["AccessKey"] = "rocketmq2"
     send.ext["Signature"] = "vAlTTA0fFHKRi/jdCUwL2W7Gcko="
-    Signatures(KEYS).check(send)
+    check_signature(send, KEYS)
 
 
 async def test_commands_without_a_fitting_signature_are_refused(tmp_path: Path) -> None:

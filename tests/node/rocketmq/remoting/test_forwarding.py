@@ -12,7 +12,7 @@ from node.framed.limits import FramedLimits
 from node.rocketmq import hold
 from node.rocketmq.remoting import conversation
 from node.rocketmq.remoting.calls import messages
-from node.rocketmq.remoting.isolation import ISOLATED_S, Isolation
+from node.rocketmq.remoting.service import ISOLATED_S, Isolation
 from node.runtime.accounts import Kind, Limit
 from raft.transitions import Role
 from store.record.message import decode_message

@@ -8,8 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from node.broker.groups.filters import comparable
-from node.broker.groups.member import MemberKind, Reported
+from node.broker.groups.member import MemberKind, Reported, comparable
 from node.broker.groups.members import Consumer
 from node.config.limits import Limits
 from node.errors.common import GroupNotEmptyError, NotReadyError
