@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from simulation.kernel.hub import NS_PER_S
 from simulation.kernel.process import Process
-from simulation.network.links import RETRANSMIT_NS
+from simulation.network.links import RETRANSMIT_NS, Links
 from simulation.network.sockets import SimulatedSocket, Sockets
 from simulation.network.stream import End
 
@@ -163,18 +163,13 @@ class SimulatedServer:
     def _accept(self) -> None:
         while self.sockets and self.sockets[0].is_readable:
             accepted, _ = self.sockets[0].accept()
-            attach(self._process, accepted, self._factory())
+            SimulatedTransport(self._process, accepted, self._factory())
 
     def close(self) -> None:
         for one in self.sockets:
             self._process.loop.remove_reader(one)
             one.close()
         self.sockets = []
-
-
-def attach(process: Process, socket: SimulatedSocket, protocol: Any) -> SimulatedTransport:
-    """Put a protocol on a connected socket."""
-    return SimulatedTransport(process, socket, protocol)
 
 
 async def connect(
@@ -236,6 +231,15 @@ async def connect(
     knock()
     own = await answered
     protocol = factory()
-    transport = attach(process, own, protocol)
+    transport = SimulatedTransport(process, own, protocol)
     await asyncio.sleep(0)
     return transport, protocol
+
+
+class Network(Links):
+    """All machines of one world, with what event loops ask of their network, which know neither
+    sockets nor transports."""
+
+    connect = staticmethod(connect)
+    attach = SimulatedTransport
+    serve = SimulatedServer

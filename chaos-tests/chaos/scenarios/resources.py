@@ -16,16 +16,11 @@ from chaos.clients import IDEMPOTENT_QUEUES
 from chaos.profile import ClusterMode
 from chaos.scenario import ScenarioContext, scenario
 from chaos.scenarios.network import time_of_acks
-from chaos.shim import Shim
 from quorumlog.errors import QuorumlogError, TooLargeError
 
 _HOUR_S: Final = 3600
 STRANGER_COUNT: Final = 8
 _JUMPS_S: Final = (_HOUR_S, -_HOUR_S, 75 * 365 * 24 * _HOUR_S, -20 * 365 * 24 * _HOUR_S)
-
-
-def _is_clock_read(shim: Shim) -> bool:
-    return shim.clock_reads > 0
 
 
 @scenario("clock-jumps", "C1", needs_shim=True)
@@ -38,7 +33,7 @@ async def clock_jumps(x: ScenarioContext) -> None:
         async with x.fault("clock", f"{jump_s} s, node {node}"):
             shim.set_clock(jump_s)
             await x.acked(200)
-            await x.until("the moved clock is read", _is_clock_read, shim)
+            await x.until("the moved clock is read", lambda shim=shim: shim.clock_reads > 0)
             x.prove(f"node {node} read the moved clock", True)
             await x.linger(1.5)  # Maintenance checks ages once a second.
             shim.set_clock(0)
@@ -181,7 +176,11 @@ async def overload(x: ScenarioContext) -> None:
     await client.admin.create_topic(topic, queue_count=4)
     leader = await x.leader()
     before = (await x.do(x.cluster.usage))[leader]
-    busy = await x.do(x.cluster.metric, leader, "quorumlog_append_busy_total")
+
+    def busy_count() -> float:
+        return x.cluster.metric(leader, "quorumlog_append_busy_total")
+
+    busy = await x.do(busy_count)
     taken, refused = 0, Counter[str]()
     body = x.random.randbytes(FLOOD_SIZE_BYTES)
 
@@ -221,7 +220,7 @@ async def overload(x: ScenarioContext) -> None:
             try:
                 await x.linger(4.0)
                 if holds:
-                    await x.until("the leader refuses appends", _refuses_more, x, leader, busy)
+                    await x.until("the leader refuses appends", lambda: busy_count() > busy)
                 await x.acked(50)
             finally:
                 for task in floods:
@@ -232,13 +231,9 @@ async def overload(x: ScenarioContext) -> None:
                 one.close()
             for producer in producers:
                 await producer.abort()
-    more = await x.do(x.cluster.metric, leader, "quorumlog_append_busy_total") - busy
+    more = await x.do(busy_count) - busy
     x.prove(f"{taken} messages of 192 KiB were taken, {more:.0f} refused; {dict(refused)}",
             taken > 50 and (more > 0) is holds)  # fmt: skip
     grown = (await x.do(x.cluster.usage))[leader].memory_size_bytes - before.memory_size_bytes
     x.prove(f"memory of the leader grew by {grown >> 20} MiB", grown < GROWTH_SIZE_BYTES_MAX)
     await x.acked()
-
-
-def _refuses_more(x: ScenarioContext, node: int, before: float) -> bool:
-    return x.cluster.metric(node, "quorumlog_append_busy_total") > before
