@@ -13,7 +13,15 @@ import pytest
 from chaos.errors import NotSoError
 from chaos.verdict import caught_up
 
-from simulation.plan import KINDS, LEADER, OF_MASTER_SLAVE, Case, Fault, Options
+from simulation.plan import (
+    KINDS,
+    LEADER,
+    OF_MASTER_SLAVE,
+    OF_SYNCED_RAFT,
+    Case,
+    Fault,
+    Options,
+)
 from simulation.runner import shrink
 from simulation.trial import Trial, check_end
 from simulation.world import LogLine, World
@@ -70,7 +78,7 @@ OF_EACH_KIND = [
     pytest.param(kind, replication, marks=[pytest.mark.long] * (kind != "kill"))
     for replication in ("raft", "sync_master")
     for kind in KINDS
-    if replication != "raft" or kind not in OF_MASTER_SLAVE
+    if kind not in (OF_MASTER_SLAVE if replication == "raft" else OF_SYNCED_RAFT)
 ]
 
 
