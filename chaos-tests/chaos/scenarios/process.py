@@ -137,7 +137,7 @@ async def stutter(x: ScenarioContext) -> None:
                 began_ns = now_ns()
                 await x.do(hold, node, duration_ms)
                 # The node reports it once it can again: its loop, which was held, writes the count.
-                await x.until("it was held", lambda held=held: links.counts()["held"] > held)
+                await x.until("it was held", _has_held_more, x, held)
                 took_ms = (now_ns() - began_ns) / 1e6
                 await x.acked(50)
             await x.do(x.cluster.wait_ready)
@@ -154,6 +154,10 @@ async def stutter(x: ScenarioContext) -> None:
     x.prove("acks went on", x.load.clients.acked_count > before)
     await x.acked()
     x.prove("the number of terms is bounded", await x.term() - term <= 6)
+
+
+def _has_held_more(x: ScenarioContext, before: int) -> bool:
+    return x.cluster.interceptor.counts()["held"] > before
 
 
 @scenario("abort", "P7")

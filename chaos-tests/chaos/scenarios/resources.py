@@ -16,11 +16,16 @@ from chaos.clients import IDEMPOTENT_QUEUES
 from chaos.profile import ClusterMode
 from chaos.scenario import ScenarioContext, scenario
 from chaos.scenarios.network import time_of_acks
+from chaos.shim import Shim
 from quorumlog.errors import QuorumlogError, TooLargeError
 
 _HOUR_S: Final = 3600
 STRANGER_COUNT: Final = 8
 _JUMPS_S: Final = (_HOUR_S, -_HOUR_S, 75 * 365 * 24 * _HOUR_S, -20 * 365 * 24 * _HOUR_S)
+
+
+def _is_clock_read(shim: Shim) -> bool:
+    return shim.clock_reads > 0
 
 
 @scenario("clock-jumps", "C1", needs_shim=True)
@@ -33,7 +38,7 @@ async def clock_jumps(x: ScenarioContext) -> None:
         async with x.fault("clock", f"{jump_s} s, node {node}"):
             shim.set_clock(jump_s)
             await x.acked(200)
-            await x.until("the moved clock is read", lambda shim=shim: shim.clock_reads > 0)
+            await x.until("the moved clock is read", _is_clock_read, shim)
             x.prove(f"node {node} read the moved clock", True)
             await x.linger(1.5)  # Maintenance checks ages once a second.
             shim.set_clock(0)
