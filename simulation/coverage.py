@@ -6,7 +6,7 @@ Owns the names: what is counted has to be listed here, so that a zero is noticed
 from collections import Counter
 from typing import Final
 
-from simulation.disk.kinds import WHOLE as DISK_FAULTS
+from simulation.plan import DISK_FAULTS
 
 SOMETIMES: Final = (
     # Faults that were done.

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any, Final
 
-from simulation.disk.kinds import WHOLE as DISK_FAULTS
-
 LEADER: Final = 0
 """As a victim: the node that leads at that moment."""
 
@@ -29,6 +27,18 @@ class Fault:
     """What else there is to draw comes from here."""
 
 
+FAILING: Final = {"disk_hang": 1, "sync_fails": 1, "calls_fail": 2}
+"""Kinds by which a node may end itself; it is started again."""
+HARMING: Final = {"disk_damage": 3, "disk_lies": 1}
+"""Kinds after which a disk lacks what it promised: of one node only."""
+DISK_FAULTS: Final = {
+    "die_at_call": 5,
+    "power_at_call": 5,
+    "disk_slow": 2,
+    "disk_full": 2,
+    **FAILING,
+    **HARMING,
+}
 KINDS: Final = {
     "kill": 6,
     "stop": 2,
@@ -52,6 +62,8 @@ MODES: Final = ("raft", "sync_master", "async_master")
 """The ways to replicate: settings of a first node."""
 OF_MASTER_SLAVE: Final = frozenset(("advise", "new_disk"))
 """Kinds that a Raft group does not know."""
+OF_SYNCED_RAFT: Final = frozenset((*FAILING, *HARMING))
+"""Kinds that only a Raft group survives whose acks wait for disks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +123,8 @@ def draw(seed: int, duration_ms: int, replication: str | None = None) -> Case:
     kinds = [kind for kind in KINDS if random.random() < 0.5] or ["kill"]
     if replication == "raft":
         kinds = [kind for kind in kinds if kind not in OF_MASTER_SLAVE] or ["kill"]
+    if replication != "raft" or options.flush == "async":
+        kinds = [kind for kind in kinds if kind not in OF_SYNCED_RAFT] or ["kill"]
     if options.flush == "async":  # It promises nothing once a majority has lost its power.
         kinds = [kind for kind in kinds if not kind.startswith("power")] or ["kill"]
     weights = [KINDS[kind] for kind in kinds]
@@ -118,11 +132,13 @@ def draw(seed: int, duration_ms: int, replication: str | None = None) -> Case:
     at_ms = random.randrange(500, 4_000)
     calm_ms = random.choice((1_000, 3_000, 8_000) if replication == "raft" else (100, 300, 1_000))
     while at_ms < duration_ms:
+        kind = random.choices(kinds, weights)[0]
+        victim = random.choice((LEADER, *range(1, node_count + 1)))
         faults.append(
             Fault(
                 at_ms,
-                random.choices(kinds, weights)[0],
-                random.choice((LEADER, *range(1, options.node_count + 1))),
+                kind,
+                1 + seed % node_count if kind in HARMING else victim,
                 random.choice((20, 200, 1_000, 3_000, 8_000)),
                 random.randrange(1 << 16),
             )

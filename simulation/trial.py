@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass
 from random import Random
 from typing import Final, cast
@@ -21,6 +22,7 @@ from chaos.verdict import caught_up, drain, judge, same_digests
 import quorumlog
 from checkers.checker import check_values
 from checkers.history import Value
+from node.errors.common import NodeError
 from quorumlog.cluster.transport import Transport
 from simulation.cluster import Cluster
 from simulation.coverage import Coverage
@@ -28,10 +30,11 @@ from simulation.half_batches import apart
 from simulation.injection.injector import Injector
 from simulation.kernel.process import Process
 from simulation.operator import promote_afresh, promote_where_none_serves
-from simulation.plan import Case
+from simulation.plan import FAILING, Case
 from simulation.rpc.substitute import rpc_parts
 from simulation.world import World
-from store.errors import StoreFullError
+from store.durability.fatal import EXIT_INTERNAL_ERROR, EXIT_SYNC_FAILED
+from store.errors import StoreError, StoreFullError
 
 TOPIC: Final = "orders"
 BEFORE_COUNT: Final = 5
@@ -137,7 +140,8 @@ class Trial:
     async def _judge(self, load: Load, recorder: Recorder) -> frozenset[Value]:
         """Compare replicas and judge the history; return the messages that an async master lost."""
         replication = self._case.options.replication
-        nodes = tuple(one.number for one in self.cluster.nodes)
+        harmed = self.injector.harmed
+        nodes = tuple(one.number for one in self.cluster.nodes if one.is_up or one not in harmed)
         async with quorumlog.connect(",".join(self.cluster.servers)) as client:
             index = await caught_up(client, nodes, CALM_S)
             if replication == "raft":  # A plain log has no chain: its records are compared below.
@@ -197,10 +201,10 @@ class Trial:
 
     def check_ends(self) -> None:
         """Raise if a node ended on its own that had no reason to."""
-        may_be_full = any(fault.kind == "disk_full" for fault in self._case.faults)
+        kinds = {fault.kind for fault in self._case.faults}
         for one in self.cluster.nodes:
             for process in one.processes:
-                check_end(process, may_be_full=may_be_full)
+                check_end(process, kinds, is_harmed=one in self.injector.harmed)
 
     def report(self, problem: str) -> Report:
         """Return what is known of the run."""
@@ -221,13 +225,18 @@ class Trial:
         )
 
 
-def check_end(process: Process, *, may_be_full: bool) -> None:
-    """Raise the error with which a process ended on its own, except for a disk that was filled."""
-    if may_be_full and isinstance(process.error, StoreFullError):
+def check_end(process: Process, kinds: Set[str], *, is_harmed: bool = False) -> None:
+    """Raise the error with which a process ended on its own, but for one by faults of `kinds`."""
+    may_fail = is_harmed or not kinds.isdisjoint(FAILING)
+    excused = (StoreError, NodeError, OSError) if may_fail else (StoreFullError,)
+    if isinstance(process.error, excused) and (may_fail or "disk_full" in kinds):
         return
     if process.error is not None:
         raise process.error
-    if process.exit_code not in (None, 0):
+    codes = [None, 0]
+    codes += [EXIT_SYNC_FAILED] if may_fail else []
+    codes += [EXIT_INTERNAL_ERROR] if is_harmed else []  # Damage, when needed.
+    if process.exit_code not in codes:
         raise AssertionError(f"{process.name} ended with exit code {process.exit_code}")
 
 

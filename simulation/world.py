@@ -31,8 +31,8 @@ from simulation.kernel.threads import SimulatedExecutor, Threads
 from simulation.machines import modules
 from simulation.machines.files import disk_parts
 from simulation.machines.machine import Machine
-from simulation.network.network import Network
 from simulation.network.sockets import Sockets
+from simulation.network.transport import Network
 
 PACKAGES: Final = ("store", "raft", "node", "quorumlog")
 """Whose modules run in a world."""

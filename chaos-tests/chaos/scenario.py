@@ -116,6 +116,10 @@ class ScenarioContext:
                 raise NotSoError(f"waited {DEADLINE_S} s without success: {what}{said}")
             await asyncio.sleep(_POLL_S)
 
+    def says(self, node: int, lo: int, words: str) -> bool:
+        """Whether a node's log contains these words from byte `lo` on."""
+        return words.encode() in self.cluster.local.log_path(node).read_bytes()[lo:]
+
     async def acked(self, count: int = 100, timeout_s: float = DEADLINE_S) -> None:
         """Wait until `count` more appends are acked."""
         await self.load.acked(count, timeout_s * self.options.time_scale)

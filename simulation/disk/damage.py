@@ -80,7 +80,6 @@ def damage(
     random: Random,
     *,
     kinds: tuple[str, ...] = tuple(KINDS),
-    operations: tuple[str, ...] = OPERATIONS,
 ) -> Damage | None:
     """Damage one file of a node; return what was done, or None if there is nothing to damage."""
     files = files_by_kind(disk, directory)
@@ -89,7 +88,7 @@ def damage(
         return None
     kind = random.choice(there)
     file = random.choice(files[kind])
-    operation = random.choice(operations)
+    operation = random.choice(OPERATIONS)
     used = len(file.synced.data.rstrip(b"\0"))
     size_bytes = file.synced.size_bytes
     if operation == "stale":

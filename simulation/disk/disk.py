@@ -306,11 +306,10 @@ class Disk:
             self._spring(kind, path, is_before=False)
 
     def _spring(self, kind: str, path: str, *, is_before: bool) -> None:
-        trap = self.faults.trap_of(kind, path, is_before=is_before)
+        trap = self.faults.trap_of(kind, is_before=is_before)
         if trap is not None:
             hub = self._hub
-            trap.struck = f"{kind} {path[self._name_at :]}"
-            hub.note(f"trap {trap.struck}")
+            hub.note(f"trap {kind} {path[self._name_at :]}")
             hub.at(hub.now_ns, trap.end)
             hub.wait()
             raise AssertionError("code of an ended process went on")
@@ -350,23 +349,11 @@ class Disk:
         self.model.build_image(self.root, new, self.random)
         self._swap(new)
 
-    def copy_to(self, target: Path) -> None:
-        """Make a copy of the disk, as of a machine that is switched off, or as a snapshot of one
-        that runs: then it holds what a power loss would have left."""
-        if self._open:
-            self.model.meet(self.root)
-            self.model.build_image(self.root, str(target), self.random)
-        else:
-            shutil.copytree(self.root, target, copy_function=copy_file)
-
-    def restore(self, copy: Path | None) -> None:
-        """Put an old copy in the place of what is there; None: an empty disk. No process runs."""
+    def wipe(self) -> None:
+        """Be empty. No process runs."""
         assert not self._open, "a process runs on this disk"
         new = f"{self.root}.image"
-        if copy is None:
-            os.mkdir(new)
-        else:
-            shutil.copytree(copy, new, copy_function=copy_file)
+        os.mkdir(new)
         self._swap(new)
 
     def _swap(self, new: str) -> None:
@@ -374,7 +361,8 @@ class Disk:
         os.rename(self.root, old)
         os.rename(new, self.root)
         shutil.rmtree(old)
-        self._reset()
+        self.drop()
+        self.model.adopt(self.root)
 
     def drop(self) -> None:
         """Close everything and give the memory back: no process runs any more."""
@@ -386,10 +374,6 @@ class Disk:
         self._maps.clear()
         self._hanging.clear()
         self.model.clear()
-
-    def _reset(self) -> None:
-        self.drop()
-        self.model.adopt(self.root)
 
 
 def _release(maps: list[tuple[File, ref[mmap.mmap]]]) -> None:

@@ -38,8 +38,6 @@ class ErrorRule:
 
     kinds: tuple[str, ...]
     errno_value: int = errno.EIO
-    part: str = ""
-    """What the path contains."""
     share: float = 1.0
     count: int = -1
     """How many more calls fail; -1 for all until the rule is removed."""
@@ -54,11 +52,8 @@ class Trap:
     end: Callable[[], None]
     """Called on the hub; the code that made the call does not go on."""
     kinds: tuple[str, ...] = CHANGING
-    part: str = ""
     is_before: bool = True
     """Whether the call has no effect any more."""
-    struck: str = ""
-    """The call that it struck, once it has."""
 
 
 class DiskFaults:
@@ -76,7 +71,6 @@ class DiskFaults:
         """Whether the disk acknowledges syncs of which it drops a page."""
         self.free_size_bytes: int | None = None
         """Room that is left; None: as much as one wants."""
-        self.failed_count = 0
 
     def clear(self) -> None:
         """Have the disk work again."""
@@ -92,18 +86,17 @@ class DiskFaults:
     def check(self, kind: str, path: str) -> None:
         """Raise the OSError with which a call fails."""
         for rule in self.rules:
-            if kind not in rule.kinds or rule.part not in path or rule.count == 0:
+            if kind not in rule.kinds or rule.count == 0:
                 continue
             if rule.share < 1 and self._random.random() >= rule.share:
                 continue
             rule.count -= rule.count > 0
-            self.failed_count += 1
             raise OSError(rule.errno_value, os.strerror(rule.errno_value), path)
 
-    def trap_of(self, kind: str, path: str, *, is_before: bool) -> Trap | None:
+    def trap_of(self, kind: str, *, is_before: bool) -> Trap | None:
         """Return the trap that a call has sprung."""
         for trap in self.traps:
-            if trap.is_before != is_before or kind not in trap.kinds or trap.part not in path:
+            if trap.is_before != is_before or kind not in trap.kinds:
                 continue
             trap.count -= 1
             if trap.count == 0:
@@ -118,7 +111,6 @@ class DiskFaults:
             return size_bytes
         taken = min(free, size_bytes)
         self.free_size_bytes = free - taken
-        self.failed_count += taken < size_bytes
         return taken
 
     def give_room(self, size_bytes: int) -> None:

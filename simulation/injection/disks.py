@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from simulation.disk.damage import damage
 from simulation.disk.faults import CHANGING, ErrorRule, Trap
 from simulation.kernel.hub import NS_PER_MS
+from simulation.plan import HARMING, OF_SYNCED_RAFT
 
 if TYPE_CHECKING:
     from simulation.cluster import ClusterNode
@@ -35,17 +36,22 @@ class DiskInjector:
         self,
         count: Callable[[str], None],
         start_later: Callable[[ClusterNode, int], None],
-        harmed: Callable[[ClusterNode], None] = lambda node: None,
+        harmed: set[ClusterNode],
     ) -> None:
-        """`start_later` has a node run again, with power, after a number of ms. The injector calls
-        `harmed` before it harms the disk of a node."""
+        """`start_later` has a node run again, with power, after a number of ms; `harmed` gets the
+        nodes whose disks are harmed."""
         self._count, self._start_later, self._harmed = count, start_later, harmed
 
     def strike(self, kind: str, node: ClusterNode, fault: Fault, random: Random) -> None:
-        """Do a fault of a kind of `ALL` to a node, and end it after its time."""
+        """Do a fault of a kind of `DISK_FAULTS` to a node, and end it after its time; a node that
+        ended by it runs again then."""
         self._count(kind)
+        if kind in HARMING:
+            self._harmed.add(node)
         call: Callable[[ClusterNode, Fault, Random], None] = getattr(self, f"_{kind}")
         call(node, fault, random)
+        if kind in OF_SYNCED_RAFT:
+            self._start_later(node, fault.duration_ms)
 
     def _later(self, node: ClusterNode, fault: Fault, call: Callable[[], None]) -> None:
         node.machine.hub.after(fault.duration_ms * NS_PER_MS, call)
@@ -120,15 +126,12 @@ class DiskInjector:
     # --- Harm ---
 
     def _disk_damage(self, node: ClusterNode, _fault: Fault, random: Random) -> None:
-        self._harmed(node)
         for _ in range(random.choice((1, 1, 3))):
             done = damage(node.machine.disk, str(node.machine.root / "data"), random)
             if done is not None:
-                self._count(f"damaged_{done.kind}")
                 node.machine.hub.note(f"{node.machine.name} {done.name} at {done.position}")
 
     def _disk_lies(self, node: ClusterNode, fault: Fault, _random: Random) -> None:
-        self._harmed(node)
         faults = node.machine.disk.faults
         faults.lies = True
         self._later(node, fault, partial(setattr, faults, "lies", False))

@@ -18,10 +18,9 @@ from quorumlog.pb.admin_pb2 import HaPromoteRequest
 from raft.errors import RaftError
 from simulation.cluster import Cluster, ClusterNode
 from simulation.coverage import Coverage
-from simulation.disk.kinds import ALL as DISK_FAULTS
 from simulation.injection.disks import DiskInjector
 from simulation.kernel.hub import NS_PER_MS
-from simulation.plan import LEADER, Fault
+from simulation.plan import DISK_FAULTS, LEADER, Fault
 
 _AHEAD_MS_MAX = 48 * 3_600_000
 """A clock that is wrong by less than the retention is believed: messages would expire."""
@@ -50,7 +49,9 @@ class Injector:
             "advise": self._advise,
             "new_disk": self._new_disk,
         }
-        disks = DiskInjector(coverage.hit, self._start_in)
+        self.harmed: set[ClusterNode] = set()
+        """Nodes whose disk lost what it promised."""
+        disks = DiskInjector(coverage.hit, self._start_in, self.harmed)
         self._kinds |= {kind: partial(disks.strike, kind) for kind in DISK_FAULTS}
         self.done_count = 0
         self.is_over = False

@@ -13,7 +13,7 @@ from simulation.kernel.clock import MachineClock
 from simulation.kernel.hub import Hub
 from simulation.kernel.process import Process
 from simulation.kernel.threads import SimulatedExecutor
-from simulation.network.network import Network
+from simulation.network.transport import Network
 
 
 class Machine:
@@ -36,7 +36,6 @@ class Machine:
         self.disk: Final = Disk(hub, root, number)
         self.boot_id = self._draw_boot_id()
         self.processes: list[Process] = []
-        self._copy_count = 0
         network.register(self)
 
     def run(self, name: str, main: Callable[[], Coroutine[Any, Any, int]]) -> Process:
@@ -80,22 +79,7 @@ class Machine:
     def _draw_boot_id(self) -> str:
         return str(uuid.UUID(int=self.hub.random.getrandbits(128), version=4))
 
-    # --- Copies of its disk ---
-
-    def clone_disk(self) -> Path:
-        """Return a copy of the disk, for `restore` here or on another machine; of a machine that
-        runs, it is what a power loss would leave."""
-        self._copy_count += 1
-        copy = self.root.with_name(f"{self.root.name}.copy{self._copy_count}")
-        self.disk.copy_to(copy)
-        return copy
-
-    def restore(self, copy: Path) -> None:
-        """Go back to a copy. Its processes end."""
-        self._end_all()
-        self.disk.restore(copy)
-
     def wipe(self) -> None:
         """Have an empty disk. Its processes end."""
         self._end_all()
-        self.disk.restore(None)
+        self.disk.wipe()

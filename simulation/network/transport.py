@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from simulation.kernel.hub import NS_PER_S
 from simulation.kernel.process import Process
-from simulation.network.links import RETRANSMIT_NS
+from simulation.network.links import RETRANSMIT_NS, Links
 from simulation.network.sockets import SimulatedSocket, Sockets
 from simulation.network.stream import End
 
@@ -163,7 +163,7 @@ class SimulatedServer:
     def _accept(self) -> None:
         while self.sockets and self.sockets[0].is_readable:
             accepted, _ = self.sockets[0].accept()
-            attach(self._process, accepted, self._factory())
+            SimulatedTransport(self._process, accepted, self._factory())
 
     def close(self) -> None:
         for one in self.sockets:
@@ -172,70 +172,73 @@ class SimulatedServer:
         self.sockets = []
 
 
-def attach(process: Process, socket: SimulatedSocket, protocol: Any) -> SimulatedTransport:
-    """Put a protocol on a connected socket."""
-    return SimulatedTransport(process, socket, protocol)
+class Network(Links):
+    """All machines of one world, with what event loops ask of their network, which know neither
+    sockets nor transports."""
 
+    attach = SimulatedTransport
+    serve = SimulatedServer
 
-async def connect(
-    process: Process, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
-) -> tuple[SimulatedTransport, asyncio.BaseProtocol]:
-    """Connect to an address. Raises OSError as the system does."""
-    machine, network, hub = process.machine, process.machine.network, process.hub
-    address = network.resolve(host)
-    if address.startswith("127."):
-        source, target = address, (address, port)
-    else:
-        source, target = machine.address, (address, port)
-    local = (source, network.free_port())
-    answered: asyncio.Future[SimulatedSocket] = process.loop.create_future()
-    began_ns = hub.now_ns
-
-    def refuse(error: OSError) -> None:
-        if not answered.done():
-            answered.set_exception(error)
-
-    def knock() -> None:
-        if answered.done() or not process.is_alive:
-            return
-        if hub.now_ns - began_ns > CONNECT_TIMEOUT_NS:
-            refuse(TimeoutError(errno.ETIMEDOUT, "Connect call failed"))
-            return
-        way_back = network.is_cut(target[0], source)
-        if network.is_cut(source, target[0]) or way_back or not machine_up(target[0]):
-            hub.after(5 * RETRANSMIT_NS, knock)
-            return
-        hub.after(network.delay_ns(source, target[0], 60), arrive)
-
-    def machine_up(at: str) -> bool:
-        return at.startswith("127.") or network.has_power(at)
-
-    def arrive() -> None:
-        listener = network.listeners.get(target)
-        if listener is None or len(listener.backlog) >= listener.backlog_count_max:
-            error = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed")
-            hub.after(network.delay_ns(target[0], source, 60), refuse, error)
-            return
-        mine = End(process, local, target)
-        theirs = End(listener.process, target, local)
-        mine.other, theirs.other = theirs, mine
-        accepted = SimulatedSocket(listener.process, target)
-        accepted.end = theirs
-        listener.backlog.append(accepted)
-        listener.process.loop.wake()
-        own = SimulatedSocket(process, local)
-        own.end = mine
-        hub.after(network.delay_ns(target[0], source, 60), connected, own)
-
-    def connected(own: SimulatedSocket) -> None:
-        if answered.done() or not process.is_alive:
-            own.close()
+    @staticmethod
+    async def connect(
+        process: Process, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[SimulatedTransport, asyncio.BaseProtocol]:
+        """Connect to an address. Raises OSError as the system does."""
+        machine, network, hub = process.machine, process.machine.network, process.hub
+        address = network.resolve(host)
+        if address.startswith("127."):
+            source, target = address, (address, port)
         else:
-            answered.set_result(own)
+            source, target = machine.address, (address, port)
+        local = (source, network.free_port())
+        answered: asyncio.Future[SimulatedSocket] = process.loop.create_future()
+        began_ns = hub.now_ns
 
-    knock()
-    own = await answered
-    protocol = factory()
-    transport = attach(process, own, protocol)
-    await asyncio.sleep(0)
-    return transport, protocol
+        def refuse(error: OSError) -> None:
+            if not answered.done():
+                answered.set_exception(error)
+
+        def knock() -> None:
+            if answered.done() or not process.is_alive:
+                return
+            if hub.now_ns - began_ns > CONNECT_TIMEOUT_NS:
+                refuse(TimeoutError(errno.ETIMEDOUT, "Connect call failed"))
+                return
+            way_back = network.is_cut(target[0], source)
+            if network.is_cut(source, target[0]) or way_back or not machine_up(target[0]):
+                hub.after(5 * RETRANSMIT_NS, knock)
+                return
+            hub.after(network.delay_ns(source, target[0], 60), arrive)
+
+        def machine_up(at: str) -> bool:
+            return at.startswith("127.") or network.has_power(at)
+
+        def arrive() -> None:
+            listener = network.listeners.get(target)
+            if listener is None or len(listener.backlog) >= listener.backlog_count_max:
+                error = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed")
+                hub.after(network.delay_ns(target[0], source, 60), refuse, error)
+                return
+            mine = End(process, local, target)
+            theirs = End(listener.process, target, local)
+            mine.other, theirs.other = theirs, mine
+            accepted = SimulatedSocket(listener.process, target)
+            accepted.end = theirs
+            listener.backlog.append(accepted)
+            listener.process.loop.wake()
+            own = SimulatedSocket(process, local)
+            own.end = mine
+            hub.after(network.delay_ns(target[0], source, 60), connected, own)
+
+        def connected(own: SimulatedSocket) -> None:
+            if answered.done() or not process.is_alive:
+                own.close()
+            else:
+                answered.set_result(own)
+
+        knock()
+        own = await answered
+        protocol = factory()
+        transport = SimulatedTransport(process, own, protocol)
+        await asyncio.sleep(0)
+        return transport, protocol

@@ -149,14 +149,10 @@ def run_many(
                 return
             yield run_seed(seed, event_count_max)
         return
-    work = ((seed, event_count_max) for seed in seeds)
+    run = partial(run_seed, event_count_max=event_count_max)
     with get_context("spawn").Pool(jobs) as pool:
-        for report in pool.imap_unordered(_run_one, work, chunksize=4):
+        for report in pool.imap_unordered(run, seeds, chunksize=4):
             yield report
             if is_late():
                 pool.terminate()
                 return
-
-
-def _run_one(work: tuple[int, int]) -> Report:
-    return run_seed(*work)

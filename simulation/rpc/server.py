@@ -19,7 +19,7 @@ from grpc import GenericRpcHandler, StatusCode
 
 from simulation.kernel.process import Process
 from simulation.network.sockets import SimulatedSocket, Sockets
-from simulation.network.transport import attach
+from simulation.network.transport import SimulatedTransport
 from simulation.rpc.call_end import OPEN, STATUS, CallEnd, CallOverError
 
 BACKLOG: Final = 1_024
@@ -170,7 +170,7 @@ class Server:
     def _accept(self, listener: SimulatedSocket) -> None:
         while listener.is_readable:
             accepted, _ = listener.accept()
-            attach(self.process, accepted, ServedCall(self))
+            SimulatedTransport(self.process, accepted, ServedCall(self))
 
     async def stop(self, grace_s: float) -> None:
         """Take no new call; end those that run after `grace_s` at the latest."""

@@ -13,15 +13,24 @@ import pytest
 from chaos.errors import NotSoError
 from chaos.verdict import caught_up
 
-from simulation.plan import KINDS, LEADER, OF_MASTER_SLAVE, Case, Fault, Options
+from simulation.plan import (
+    KINDS,
+    LEADER,
+    OF_MASTER_SLAVE,
+    OF_SYNCED_RAFT,
+    Case,
+    Fault,
+    Options,
+)
 from simulation.runner import shrink
 from simulation.trial import Trial, check_end
 from simulation.world import LogLine, World
 from store.errors import StoreFullError
-from tests.two_processes import results_of, run_module
+from tests.two_processes import in_two_processes, results_of, run_module
 
 SEED_COUNT = 6
 LONG_S = 8
+DEFECTS = "tests.simulation.defects"
 
 
 def command(*words: str, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:
@@ -69,7 +78,7 @@ OF_EACH_KIND = [
     pytest.param(kind, replication, marks=[pytest.mark.long] * (kind != "kill"))
     for replication in ("raft", "sync_master")
     for kind in KINDS
-    if replication != "raft" or kind not in OF_MASTER_SLAVE
+    if kind not in (OF_MASTER_SLAVE if replication == "raft" else OF_SYNCED_RAFT)
 ]
 
 
@@ -100,10 +109,25 @@ def test_failing_case_is_made_small() -> None:
 
 @pytest.mark.long
 def test_a_leader_that_acknowledges_what_only_its_own_disk_has_is_found() -> None:
-    module = "tests.simulation.defects"
-    (problem,) = results_of(module, "acknowledged_before_quorum")
+    (problem,) = results_of(DEFECTS, "acknowledged_before_quorum")
     assert problem
-    assert results_of(module, "none") == [""], "the case fails without the defect"
+    assert results_of(DEFECTS, "none") == [""], "the case fails without the defect"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("faults", ["whole", "failing", "harming"])
+def test_disks_fail_over_many_seeds(faults: str) -> None:
+    problems = in_two_processes(DEFECTS, "none", faults, cases=range(100, 120))
+    assert not any(problems), problems
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("defect", "seed_count"),
+    [("no_sync", 2), ("no_directory_sync", 6), ("no_vote_sync", 4), ("no_log_sync", 16)],
+)
+def test_missing_syncs_are_found(defect: str, seed_count: int) -> None:
+    assert any(in_two_processes(DEFECTS, defect, "whole", cases=range(1, seed_count + 1)))
 
 
 @pytest.mark.parametrize(("role", "term_name"), [("leader", "term"), ("master", "epoch")])
@@ -139,7 +163,7 @@ def test_end_without_a_reason_is_a_failure() -> None:
         process = world.add_machine().run("node", AsyncMock(return_value=70))
         world.run_s(1)
         with pytest.raises(AssertionError, match="exit code 70"):
-            check_end(process, may_be_full=True)
+            check_end(process, {"disk_full"})
 
 
 def test_full_disk_is_a_reason_only_where_a_fault_fills_one() -> None:
@@ -147,6 +171,6 @@ def test_full_disk_is_a_reason_only_where_a_fault_fills_one() -> None:
         full = AsyncMock(side_effect=StoreFullError("data", 8, 7))
         process = world.add_machine().run("node", full)
         world.run_s(1)
-        check_end(process, may_be_full=True)
+        check_end(process, {"disk_full"})
         with pytest.raises(StoreFullError):
-            check_end(process, may_be_full=False)
+            check_end(process, {"kill"})

@@ -71,7 +71,7 @@ async def tail_flips(x: ScenarioContext) -> None:
     await x.do(flip_bits, path, places, x.random)
     damaged = path.read_bytes()[: hi - lo]
     await x.do(x.cluster.start, behind, victim)
-    await x.until(f"node {victim} says what it found", _says, x, victim, 0, "damage")
+    await x.until(f"node {victim} says what it found", x.says, victim, 0, "damage")
     await x.linger(WITHOUT_S)
     states = await x.do(x.cluster.status)
     x.prove("no node leads", not any(state.role == "leader" for state in states.values()))
@@ -81,7 +81,7 @@ async def tail_flips(x: ScenarioContext) -> None:
     x.prove(f"the mark is {durable.durable_position}", durable.durable_position >= hi)
     before = x.cluster.local.log_path(victim).stat().st_size
     await x.do(x.cluster.start, leader)
-    await x.until(f"node {victim} repairs itself", _says, x, victim, before, "repaired")
+    await x.until(f"node {victim} repairs itself", x.says, victim, before, "repaired")
     x.prove(f"node {victim} repaired itself", True)
     await x.do(x.cluster.wait_ready)
     await x.acked()
@@ -136,7 +136,7 @@ async def _repair(x: ScenarioContext, *nodes: int) -> None:
     before = [x.cluster.local.log_path(node).stat().st_size for node in nodes]
     await x.restart(*nodes)
     for node, size_bytes in zip(nodes, before, strict=True):
-        await x.until(f"node {node} repairs itself", _says, x, node, size_bytes, "repaired")
+        await x.until(f"node {node} repairs itself", x.says, node, size_bytes, "repaired")
         x.prove(f"node {node} repaired itself", True)
 
 
@@ -163,11 +163,6 @@ async def _kill_level(x: ScenarioContext, nodes: list[int]) -> tuple[str, int]:
     for node in nodes:
         await x.kill(node)
     return files[0][0].name, min(written for _, written in files)
-
-
-def _says(x: ScenarioContext, node: int, lo: int, words: str) -> bool:
-    """Whether a node's log contains these words from byte `lo` on."""
-    return words.encode() in x.cluster.local.log_path(node).read_bytes()[lo:]
 
 
 @scenario("misplaced-bytes", "D9 D5", profile=ROLLING, modes=RAFT)

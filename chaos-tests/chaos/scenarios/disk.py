@@ -77,10 +77,8 @@ async def sync_error(x: ScenarioContext) -> None:
 
 def _ends(x: ScenarioContext, node: int, size_bytes: int) -> bool:
     """Whether a node has ended, or its name server has since its log had `size_bytes`."""
-    if not x.cluster.local.is_alive(node):
-        return True
-    said = x.cluster.local.log_path(node).read_bytes()[size_bytes:]
-    return b"the name server is off" in said
+    is_alive = x.cluster.local.is_alive(node)
+    return not is_alive or x.says(node, size_bytes, "the name server is off")
 
 
 @scenario("slow-disk", "D15", needs_shim=True)

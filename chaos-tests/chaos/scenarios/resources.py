@@ -181,7 +181,11 @@ async def overload(x: ScenarioContext) -> None:
     await client.admin.create_topic(topic, queue_count=4)
     leader = await x.leader()
     before = (await x.do(x.cluster.usage))[leader]
-    busy = await x.do(x.cluster.metric, leader, "quorumlog_append_busy_total")
+
+    def busy_count() -> float:
+        return x.cluster.metric(leader, "quorumlog_append_busy_total")
+
+    busy = await x.do(busy_count)
     taken, refused = 0, Counter[str]()
     body = x.random.randbytes(FLOOD_SIZE_BYTES)
 
@@ -221,7 +225,7 @@ async def overload(x: ScenarioContext) -> None:
             try:
                 await x.linger(4.0)
                 if holds:
-                    await x.until("the leader refuses appends", _refuses_more, x, leader, busy)
+                    await x.until("the leader refuses appends", lambda: busy_count() > busy)
                 await x.acked(50)
             finally:
                 for task in floods:
@@ -232,13 +236,9 @@ async def overload(x: ScenarioContext) -> None:
                 one.close()
             for producer in producers:
                 await producer.abort()
-    more = await x.do(x.cluster.metric, leader, "quorumlog_append_busy_total") - busy
+    more = await x.do(busy_count) - busy
     x.prove(f"{taken} messages of 192 KiB were taken, {more:.0f} refused; {dict(refused)}",
             taken > 50 and (more > 0) is holds)  # fmt: skip
     grown = (await x.do(x.cluster.usage))[leader].memory_size_bytes - before.memory_size_bytes
     x.prove(f"memory of the leader grew by {grown >> 20} MiB", grown < GROWTH_SIZE_BYTES_MAX)
     await x.acked()
-
-
-def _refuses_more(x: ScenarioContext, node: int, before: float) -> bool:
-    return x.cluster.metric(node, "quorumlog_append_busy_total") > before

@@ -7,7 +7,7 @@ from simulation.kernel.clock import MachineClock
 from simulation.kernel.hub import NS_PER_S, Hub
 from simulation.kernel.process import Process
 from simulation.kernel.threads import SimulatedExecutor
-from simulation.network.network import Network
+from simulation.network.transport import Network
 
 
 class BareMachine:
