@@ -251,17 +251,7 @@ class Node(NodeParts):
         await self.grpc.open(SERVICES)
         self.address = str(settings.advertised(port))
         await self._open_framed(tls)
-        identity = LinkIdentity(
-            settings.cluster_id,
-            settings.group,
-            settings.node_id,
-            __version__,
-            self.address,
-            settings.secret(),
-            settings.file_size_bytes,
-            forwarding_token=self._forwarding_token,
-        )
-        link = make_link(identity, tls)
+        link = make_link(self._link_identity(), tls)
         listen = settings.peer_listen
         self.ports.push_async_callback(link.stop)
         try:
@@ -284,6 +274,19 @@ class Node(NodeParts):
         _log.info("listening", **node_file)
         for exposure in exposures(settings):
             _log.warning("strangers could misuse a port", port=exposure.setting, what=str(exposure))
+
+    def _link_identity(self) -> LinkIdentity:
+        settings = self.settings
+        return LinkIdentity(
+            settings.cluster_id,
+            settings.group,
+            settings.node_id,
+            __version__,
+            self.address,
+            settings.secret(),
+            settings.file_size_bytes,
+            forwarding_token=self._forwarding_token,
+        )
 
     async def _open_framed(self, tls: TlsFiles | None) -> None:
         """Open all ports for frames: our own and those of RocketMQ's remoting protocol."""

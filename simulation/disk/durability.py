@@ -298,6 +298,13 @@ class Durability:
         parent.change(name, None)
         self._directories.clear()
 
+    def forget_directory(self, path: str) -> None:
+        """Take an empty directory as gone permanently."""
+        parent, name = self.place(path)
+        parent.names.pop(name, None)
+        parent.durable.pop(name, None)
+        self._directories.clear()
+
     def unlinked(self, path: str, final: Content | None) -> None:
         """Note that a file is gone, which held `final`."""
         directory, name = self.place(path)
