@@ -1,15 +1,20 @@
 """`python -m tests.tidy.figures`: the size and the structure of the repository, in two tables.
 
 Lines are lines of hand-written Python, by feature (`features`). An import counts also under
-TYPE_CHECKING. A circle is a set of modules that import each other directly or through others.
+TYPE_CHECKING. A circle is a set of modules that import each other directly or through others. A
+class implements a Protocol if it has all of its members, inherited ones of the repository included.
 """
 
 import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from tests.tidy import features, repository
 from tests.tidy.checks import Source
+
+DRIVERS: Final = {"RaftDriver", "HaDriver"}
+VAGUE_NAMES: Final = {"found", "one", "known", "asked", "told"}
 
 
 def main() -> None:
@@ -45,7 +50,71 @@ def figures(sources: Iterable[Source]) -> Iterator[tuple[str, int]]:
     for title, part in (("in the product", product), ("in all folders", house)):
         protocols = {node.name for source in part for node in _protocols(source)}
         yield f"Protocols {title}", len(protocols)
+    yield "Protocols with one class of the product or none", _lonely_count(product)
+    for limit in (6, 8):
+        name = f"functions of the product with over {limit} parameters"
+        yield name, sum(_parameter_count(node) > limit for one in product for node in one.nodes)
+    outside = [one for one in product if not one.path.startswith("node/replication/")]
+    drivers = sum(any(_named(node) in DRIVERS for node in one.nodes) for one in outside)
+    yield "modules outside of node/replication with a driver", drivers
+    vague = sum(_vague_count(node) for one in sources for node in one.nodes)
+    yield f"assignments to {', '.join(sorted(VAGUE_NAMES))}", vague
     yield "circles of modules", len(circles(_imports(house)))
+
+
+def _named(node: ast.AST) -> str:
+    if isinstance(node, ast.alias):
+        return node.name
+    return node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _vague_count(node: ast.AST) -> int:
+    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
+        return 0
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    names = (name for target in targets for name in ast.walk(target))
+    return sum(isinstance(name, ast.Name) and name.id in VAGUE_NAMES for name in names)
+
+
+def _parameter_count(node: ast.AST) -> int:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return 0
+    every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return sum(argument.arg not in ("self", "cls") for argument in every)
+
+
+def _lonely_count(product: Iterable[Source]) -> int:
+    """Return how many Protocols at most one class of the product implements."""
+    classes = {
+        node.name: node for one in product for node in one.nodes if isinstance(node, ast.ClassDef)
+    }
+    protocols = {node.name for source in product for node in _protocols(source)}
+    members = {name: _members(name, classes) for name in classes}
+    has = {
+        protocol: [n for n in members.keys() - protocols if members[protocol] <= members[n]]
+        for protocol in protocols
+    }
+    return sum(len(names) <= 1 for names in has.values())
+
+
+def _members(name: str, classes: Mapping[str, ast.ClassDef]) -> set[str]:
+    """Return the members of a class and of its bases, as far as they are ours."""
+    members = set[str]()
+    for node in ast.walk(classes[name]):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            members.add(node.name)
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    members.add(target.id)
+                elif isinstance(target, ast.Attribute):
+                    members.add(target.attr)
+    for base in classes[name].bases:
+        parent = ast.unparse(base).partition("[")[0]
+        if parent in classes and parent != name:
+            members |= _members(parent, classes)
+    return members
 
 
 def _protocols(source: Source) -> Iterator[ast.ClassDef]:
