@@ -8,13 +8,10 @@ changes a gate. Must not know the measurements.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from chaos.percentiles import Percentiles
 from chaos.profile import ClusterMode
-
-if TYPE_CHECKING:
-    from chaos.trial import TrialResult
 
 FACTOR_MAX: Final = 2.0
 """Largest factor. On a slower machine times prove nothing, and that is a failure."""
@@ -48,7 +45,20 @@ def factor_of(slowness: float) -> float:
     return min(FACTOR_MAX, max(1.0, slowness))
 
 
-def late_in_trial(times: "TrialResult", gates: Gates) -> list[str]:
+class Times(Protocol):
+    """The judged times of a trial."""
+
+    @property
+    def failovers_ms(self) -> Sequence[float]: ...
+    @property
+    def patience_ms(self) -> float: ...
+    @property
+    def recoveries_ms(self) -> Sequence[float]: ...
+    @property
+    def slowness(self) -> float: ...
+
+
+def late_in_trial(times: Times, gates: Gates) -> list[str]:
     """Return the times of a trial that exceed the largest allowed one."""
     factor = factor_of(times.slowness)
     late = []
@@ -64,7 +74,7 @@ def late_in_trial(times: "TrialResult", gates: Gates) -> list[str]:
     return late
 
 
-def late_in_run(trials: Iterable["TrialResult"], gates: Gates) -> list[str]:
+def late_in_run(trials: Iterable[Times], gates: Gates) -> list[str]:
     """Return the gates that the fail-overs of a run exceed together.
 
     Fail-overs of clusters that are set to wait longer before they elect are judged one by one only.
@@ -88,7 +98,7 @@ def late_in_run(trials: Iterable["TrialResult"], gates: Gates) -> list[str]:
     return late
 
 
-def shown(trials: Sequence["TrialResult"], gates: Gates) -> str:
+def shown(trials: Sequence[Times], gates: Gates) -> str:
     """Return the gates of a run and the factors that were applied, for people."""
     factors = sorted(factor_of(times.slowness) for times in trials) or [1.0]
     return (

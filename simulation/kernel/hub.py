@@ -10,17 +10,32 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 from zlib import crc32
 
 from greenlet import getcurrent, greenlet
 
-if TYPE_CHECKING:
-    from simulation.kernel.process import Process
-
 NS_PER_S: Final = 1_000_000_000
 NS_PER_MS: Final = 1_000_000
 NS_PER_US: Final = 1_000
+
+
+class Owner(Protocol):
+    """A process, as the hub sees it."""
+
+    is_alive: bool
+    is_paused: bool
+    name: str
+    held: list[tuple[greenlet, int]]
+    """What would have gone on while it is paused, and from which wait."""
+
+    def enter(self, of: greenlet) -> None:
+        """Prepare the interpreter for code of this process."""
+        ...
+
+    def leave(self) -> None:
+        """Undo `enter`."""
+        ...
 
 
 class Event:
@@ -48,7 +63,7 @@ class Hub:
         self.trace_hash = 0
         self.trace: list[str] | None = None
         """Lines of what happened; None: only the hash is kept."""
-        self.current: Process | None = None
+        self.current: Owner | None = None
         """The process whose code runs."""
         self._heap: list[tuple[int, int, Event]] = []
         self._sequence = 0
@@ -103,7 +118,7 @@ class Hub:
         made.wait_number = 0  # type: ignore[attr-defined]  # Greenlets have room for it.
         return made
 
-    def resume(self, owner: Process, of: Any, wait_number: int) -> None:
+    def resume(self, owner: Owner, of: Any, wait_number: int) -> None:
         """Have code of a process go on from a wait, until it waits again or ends. On the hub only.
 
         Harmless when it went on from that wait before: a time-out and what it waited for may both

@@ -13,18 +13,44 @@ import heapq
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from simulation.kernel.hub import NS_PER_S, Event
+from simulation.kernel.hub import NS_PER_S, Event, Hub, Owner
+from simulation.kernel.machine import Machine
 
-if TYPE_CHECKING:
-    from simulation.kernel.process import Process
+
+class LoopOwner(Owner, Protocol):
+    """A process, as its loop sees it."""
+
+    @property
+    def hub(self) -> Hub: ...
+    @property
+    def machine(self) -> Machine: ...
+    @property
+    def main(self) -> Any:
+        """The greenlet of the loop."""
+
+    def turn_ns(self) -> int:
+        """Return how long the next turn of the loop takes."""
+        ...
+
+    def spend(self, duration_ns: int) -> None:
+        """Let time pass for the code that calls this."""
+        ...
+
+    def keep(self, thing: object) -> None:
+        """Hold something for as long as the process is held."""
+        ...
+
+    def kill(self) -> None:
+        """End the process now."""
+        ...
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
     """The loop of one process. It runs on the greenlet of that process."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: LoopOwner) -> None:
         self._process: Final = process
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []

@@ -99,7 +99,7 @@ class Process:
         for call in calls:
             self.hub.at(self.hub.now_ns, call)
 
-    # --- Code of it ---
+    # --- Owner ---
 
     def enter(self, of: greenlet) -> None:
         """Make this the process whose code runs."""
@@ -169,5 +169,5 @@ class Waiter:
 def current_process(hub: Hub) -> Process:
     """Return the process whose code calls this."""
     process = hub.current
-    assert process is not None, "no process is running"
+    assert isinstance(process, Process), "no process is running"
     return process
