@@ -183,7 +183,7 @@ async def test_appends_return_receipts_and_a_pull_has_their_records_and_entries(
         client = await it.client()
         client.send(append(1, 0, 2) + append(2, 2, 3))
         receipts = [(await client.read()).append() for _ in range(2)]
-        assert {receipt.durability for receipt in receipts} == {common_pb2.DURABILITY_QUORUM_DISK}
+        assert {receipt.durability for receipt in receipts} == {common_pb2.DURABILITY_QUORUM_MEMORY}
         assert not receipts[0].HasField("error")
         (queue,) = receipts[1].queues
         assert (queue.topic, queue.first_offset, queue.count) == ("orders", 2, 1)

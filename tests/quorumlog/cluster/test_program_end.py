@@ -18,7 +18,7 @@ from multiprocessing import get_context
 import quorumlog
 from quorumlog import sync
 from quorumlog.cluster.program_end import at_end
-from quorumlog.sync.transactions import on_thread
+from quorumlog.sync.client import on_thread
 
 server, kind = sys.argv[1:]
 start = os.path.basename(kind)  # The start method.
