@@ -9,8 +9,7 @@ that slept, has missed its looks, so the time does not count as a hang of its di
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -61,24 +60,23 @@ class WatchedFileSystem(FileSystem):
         """Return the syncs that are running at the moment. Any thread."""
         return list(self._running.copy())
 
-    @contextmanager
-    def _watched(self, path: str) -> Iterator[None]:
+    def sync(self, fd: int, path: str) -> None:
+        """Sync as FileSystem does; `running` contains the call meanwhile."""
         running = RunningSync(path)
         self._running[running] = None
         try:
-            yield
+            super().sync(fd, path)
         finally:
             del self._running[running]
 
-    def sync(self, fd: int, path: str) -> None:
-        """Sync as FileSystem does; `running` contains the call meanwhile."""
-        with self._watched(path):
-            super().sync(fd, path)
-
     def sync_directory(self, path: str) -> None:
         """Sync a directory as FileSystem does; `running` contains the call meanwhile."""
-        with self._watched(path):
+        running = RunningSync(path)
+        self._running[running] = None
+        try:
             super().sync_directory(path)
+        finally:
+            del self._running[running]
 
 
 class SyncWatch:
