@@ -174,10 +174,12 @@ async def test_what_outlives_a_call_counts_for_its_connection_until_it_ends() ->
         parking() as (accounts, methods, port),
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
-        methods.release.set()
         unary = channel.unary_unary("/echo/unary")
-        await unary(b"x")
+        call = unary(b"x")
+        await eventually(lambda: methods.accounts, "a call")
         held = methods.accounts[0].charge(Kind.TRANSACTIONS)
+        methods.release.set()
+        await call
         await eventually(lambda: accounts.held(Kind.CALLS) == (0, 0), "a look")
         await unary(b"x")
         assert methods.accounts[0] is methods.accounts[1]
