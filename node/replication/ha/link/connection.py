@@ -164,7 +164,7 @@ class HaConnection(Stream, asyncio.Protocol):
             self._owner.on_bad_bytes(self, error.detail, None)
             return False
         del self._held[: parser.lo]
-        if frame is None:
-            return False
+        if frame is None:  # A whole one may lie behind the optional ones that are gone.
+            return parser.lo > 0
         self._owner.on_handshake_frame(self, frame[0], frame[1])
         return True

@@ -199,3 +199,24 @@ async def test_a_second_hello_is_a_breach() -> None:
         await reader.read()
         await eventually(lambda: one.stats().closed_counts.get("protocol_error"))
         writer.close()
+
+
+@pytest.mark.parametrize("sizes", [[4_000], [2_000, 2_000], [64] * 60])
+async def test_a_handshake_behind_optional_frames_of_a_later_version_is_taken(
+    sizes: list[int],
+) -> None:
+    class Owner:
+        frames: tuple[tuple[FrameKind, bytes], ...] = ()
+
+        def on_made(self, _connection: object) -> None:
+            pass
+
+        def on_handshake_frame(self, _connection: object, kind: FrameKind, header: bytes) -> None:
+            self.frames += ((kind, bytes(header)),)
+
+    owner: Any = Owner()
+    connection = HaConnection(owner, LIMITS, Side.DIALLED, 2)
+    later: Any = 200  # A kind that no build has yet.
+    optional = b"".join(encode_head(later, bytes(size)) for size in sizes)
+    connection.data_received(optional + encode_head(FrameKind.CHALLENGE, b"y" * 100))
+    assert owner.frames == ((FrameKind.CHALLENGE, b"y" * 100),)
