@@ -4,13 +4,12 @@ Owns RocketMQ's processes, what is done, the questions, and the form in which tw
 beside each other. The table of docs/rocketmq-answers.md says what may differ, and why.
 """
 
-import asyncio
 import json
 import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from fnmatch import fnmatch
 from functools import partial
@@ -56,8 +55,8 @@ class Side(NamedTuple):
         return await self.broker.send(b"body", topic, queue, sys_flag=flag, UNIQ_KEY=key, **more)
 
 
-@contextmanager
-def rocketmq(directory: Path, cluster: str) -> Iterator[tuple[int, int]]:
+@asynccontextmanager
+async def rocketmq(directory: Path, cluster: str) -> AsyncIterator[tuple[int, int]]:
     """Run a name server and a broker of RocketMQ; yield their ports."""
     processes, (names, *_), (ports, *_) = Processes(str(directory)), free_ports(1), choose_ports()
     home = str(directory)
@@ -88,9 +87,9 @@ def rocketmq(directory: Path, cluster: str) -> Iterator[tuple[int, int]]:
             write_properties(path, properties)
             words = java_words("rocketmq", home, _OPTIONS, f"{_PACKAGE}.{main}", ("-c", path))
             processes.start(name, words, {"ROCKETMQ_HOME": home})
-            asyncio.run(processes.until_listening(names, "the name server"))
+            await processes.until_listening(names, "the name server")
         # A broker that missed the name server tries again ten seconds later.
-        asyncio.run(processes.until(partial(_is_known, names, ports.listen), "no broker is known"))
+        await processes.until(partial(_is_known, names, ports.listen), "no broker is known")
         yield names, ports.listen
     finally:
         processes.kill_all()

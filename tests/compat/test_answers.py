@@ -29,12 +29,12 @@ async def test_answers_differ_where_it_is_listed_and_nowhere_else(tmp_path: Path
     (tmp_path / "r").mkdir()
     with LocalCluster.create(tmp_path / "c", 1, settings=SETTINGS) as cluster:
         port = int(broker_addresses(cluster)[0].rpartition(":")[2])
-        with rocketmq(tmp_path / "r", cluster.cluster_id) as (names, broker):
-            async with (
-                side(names, broker, cluster.cluster_id) as theirs,
-                side(port, port, cluster.cluster_id) as ours,
-            ):
-                answered, other = await answers(theirs), await answers(ours)
+        async with (
+            rocketmq(tmp_path / "r", cluster.cluster_id) as (names, broker),
+            side(names, broker, cluster.cluster_id) as theirs,
+            side(port, port, cluster.cluster_id) as ours,
+        ):
+            answered, other = await answers(theirs), await answers(ours)
     pairs = {
         f"{name}: {path}": values
         for name, answer in answered.items()

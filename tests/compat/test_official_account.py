@@ -17,6 +17,7 @@ def acked(kind: str, number: int, *, at_ms: int = 0, due_ms: int = 0, kept: bool
     return {"event": "acked", **given}
 
 
+FAILED: Event = {"event": "failed", "what": "send delayed:5"}
 ORDERED = [f"ordered:{number}" for number in (0, 10, 1, 11, 20)]
 
 
@@ -29,6 +30,7 @@ ORDERED = [f"ordered:{number}" for number in (0, 10, 1, 11, 20)]
         ([acked("transactional", 3, kept=False)], ["transactional:3"], 0, (0, 1, 0, 0, 0)),
         ([acked("delayed", 5, due_ms=9_000)], ["delayed:5"] * 2, 9_000, (0, 0, 1, 0, 0)),
         ([acked("delayed", 5, due_ms=9_000)], ["delayed:5"], 7_999, (0, 0, 0, 0, 1)),
+        ([FAILED, acked("delayed", 5, due_ms=9_000)], ["delayed:5"], 7_999, (0, 0, 0, 0, 0)),
         ([], ORDERED, 0, (0, 0, 0, 0, 0)),
         ([], [ORDERED[0], ORDERED[1], ORDERED[0], ORDERED[4]], 0, (0, 0, 1, 0, 0)),
         ([], [ORDERED[0], ORDERED[4], ORDERED[1]], 0, (0, 0, 0, 1, 0)),

@@ -53,7 +53,9 @@ def account(
     acks = [event for event in sent if event["event"] == "acked"]
     deliveries = [event for event in received if event["event"] == "received"]
     kept = {_body(ack) for ack in acks if ack["kept"]}
-    due = {_body(ack): ack["due_ms"] for ack in acks if ack["due_ms"]}
+    # An attempt that failed may be stored, too, and its time to be delivered is an earlier one.
+    tried = {event["what"].removeprefix("send ") for event in sent if event["event"] == "failed"}
+    due = {_body(ack): ack["due_ms"] for ack in acks if ack["due_ms"] and _body(ack) not in tried}
     dropped = {_body(ack) for ack in acks if not ack["kept"]}
     had: dict[str, set[str]] = {group: set() for group in groups}
     last: dict[tuple[str, int], int] = {}
