@@ -238,7 +238,6 @@ class Remoting:
             RequestCode.GET_BROKER_CONFIG: self._node.config,
             RequestCode.GET_NAMESRV_CONFIG: self._node.config,
             RequestCode.QUERY_ASSIGNMENT: self._pops.assignment,
-            **dict.fromkeys(REFUSED, _refuse),
         }
         administration: dict[int, Handler] = {
             RequestCode.PUT_KV_CONFIG: change(self._routes.change_key),
@@ -257,7 +256,7 @@ class Remoting:
             RequestCode.ADD_WRITE_PERM_OF_BROKER: change(self._routes.change_permission),
             RequestCode.SET_MESSAGE_REQUEST_MODE: self._pops.set_mode,
         }
-        return {
+        handlers = {
             RequestCode.SEND_MESSAGE: send,
             RequestCode.SEND_MESSAGE_V2: send,
             RequestCode.SEND_BATCH_MESSAGE: send,
@@ -271,6 +270,8 @@ class Remoting:
             REPORT: Served(self.groups.reports.take),
             APPLIED: Served(self._changes.take),
         }
+        assert handlers.keys().isdisjoint(REFUSED), "a code is served and refused"
+        return handlers | dict.fromkeys(REFUSED, Served(self._in_turn(_refuse)))
 
     async def start(self) -> None:
         """Serve from now on."""
