@@ -42,24 +42,15 @@ class Ceiling:
 
     __slots__ = ("_end", "_jump_max", "_was_refused", "_window", "limit", "renew_at")
 
-    def __init__(
-        self,
-        value: int,
-        *,
-        jump_max: int,
-        window: int,
-        end: int,
-        now: int,
-        jump_at_start_max: int | None = None,
-    ) -> None:
-        """`value` is held now; numbers stay below `end`. `window` and `now` are of any clock. The
-        first window allows `jump_at_start_max` (None: as the later ones)."""
+    def __init__(self, value: int, *, jump_max: int, window: int, end: int, now: int) -> None:
+        """`value` is held now; numbers stay below `end`. `window` and `now` are of any clock."""
         self._jump_max, self._window, self._end = jump_max, window, end
         self._was_refused = False
-        self.limit = min(value + (jump_at_start_max or jump_max), end - 1)
+        self.limit = 0
         """Highest number that is accepted now. Invariant: below the end."""
         self.renew_at = now + window
         """Call `renew` from this time on."""
+        self._set(value)
 
     def refuses(self, value: int) -> bool:
         """Whether `value` is too far ahead; a refusal is remembered, nothing else changes."""
@@ -70,10 +61,12 @@ class Ceiling:
 
     def renew(self, value: int, *, now: int) -> None:
         """Begin a window: from `value`, which is held now, or from the old bound if it was met."""
-        base = self.limit if self._was_refused else value
-        self.limit = min(base + self._jump_max, self._end - 1)
+        self._set(self.limit if self._was_refused else value)
         self._was_refused = False
         self.renew_at = now + self._window
+
+    def _set(self, base: int) -> None:
+        self.limit = min(base + self._jump_max, self._end - 1)
 
 
 def ceiling_of_terms(term: int) -> Ceiling:

@@ -1,7 +1,7 @@
 """What a start says of a term, or an epoch, that no elections explain.
 
 Owns the error of a number at the end of its range and the warning of one that is just absurd;
-must not know how such a number is kept out (`raft.ceiling` does it).
+must not know how such a number is kept out (`raft.ceiling` and `ha.core.ceiling` do it).
 """
 
 from typing import Final

@@ -47,7 +47,7 @@ class DirectoryLimits:
     epoch_lead_max: int = 512
     """Replicated: how far the highest number of a group may be above the numbers of its brokers.
     Beyond it the number came from none of them, so the directory forgets the group and learns it
-    again. Half of the jump that its replicas accept (`node.replication.ha.core.state`), so they
+    again. Half of the jump that its replicas accept (`node.replication.ha.core.ceiling`), so they
     follow the numbers that the directory gives out."""
     term_max: int = TERM_END - 1
     """Replicated: the last term of a Raft group, as its nodes have it."""

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from node.config.limits import EPOCH_END
+from node.replication.ha.core.ceiling import EpochCeiling
 from node.replication.ha.core.copies import Copies, CopyAdmission
 from node.replication.ha.core.effects import (
     Close,
@@ -32,18 +32,7 @@ from node.replication.ha.core.types import (
     ReplicaState,
 )
 from node.replication.ha.core.wire import Bound, Handshake
-from raft.ceiling import Ceiling
 from store.errors import Outcome
-
-EPOCH_JUMP_MAX: Final = 1024
-EPOCH_WINDOW_MS: Final = 600_000
-"""Epochs within ten minutes. An epoch is bound on the disk once a peer shows a higher one, and there
-are 31 bits of them. A promotion binds a fence of replicas on their disks, so an honest group
-does not keep up one a second: 600 in that time. An attacker with forged frames needs 2**21 windows
-to the end: 40 years."""
-EPOCH_JUMP_AT_START_MAX: Final = 1 << 16
-"""The same for the first window of a process, since it may have slept, or be new in an old group: a
-promotion an hour for seven years. Reaching the end takes 32,000 restarts of a replica."""
 
 
 @dataclass(slots=True, eq=False)
@@ -125,14 +114,7 @@ class HaState:
         self.highest_seen = replica.bound.number
         """Invariant: below EPOCH_END."""
         self.now_ms = 0
-        self.ceiling = Ceiling(
-            self.highest_seen,
-            jump_max=EPOCH_JUMP_MAX,
-            window=EPOCH_WINDOW_MS,
-            end=EPOCH_END,
-            now=0,
-            jump_at_start_max=EPOCH_JUMP_AT_START_MAX,
-        )
+        self.ceiling = EpochCeiling(self.highest_seen)
         """Bound of the epoch in a frame or an advice."""
         self.fx = HaEffects()
         self.counts: Counter[str] = Counter()
@@ -189,11 +171,8 @@ class HaState:
 
     def pass_time(self, now_ms: int) -> None:
         """Set the time."""
-        if not self.now_ms:
-            self.ceiling.renew_at = now_ms + EPOCH_WINDOW_MS  # The first window begins here.
-        elif now_ms >= self.ceiling.renew_at:
-            self.ceiling.renew(self.highest_seen, now=now_ms)
         self.now_ms = now_ms
+        self.ceiling.pass_time(now_ms, self.highest_seen)
 
     def admit(self) -> None:
         """Count as a full replica from now on."""

@@ -26,7 +26,7 @@ from node.nameserver.directory.limits import DirectoryLimits
 from node.nameserver.directory.reports import Binding, LogEnd, TopicQueues
 from node.nameserver.directory.routes import route
 from node.nameserver.watch import sights
-from node.replication.ha.core.state import EPOCH_JUMP_MAX
+from node.replication.ha.core.ceiling import EPOCH_JUMP_MAX
 from tests.node.nameserver.brokers import (
     NOW_MS,
     ORDERS,

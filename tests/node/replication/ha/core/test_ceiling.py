@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from node.config.limits import EPOCH_END
-from node.replication.ha.core.state import (
+from node.replication.ha.core.ceiling import (
     EPOCH_JUMP_AT_START_MAX,
     EPOCH_JUMP_MAX,
     EPOCH_WINDOW_MS,
+    EpochCeiling,
 )
 from node.replication.ha.core.types import (
     EpochStart,
@@ -100,15 +101,16 @@ def test_a_replica_that_slept_follows_and_steps_have_a_speed() -> None:
 
 
 def test_a_quiet_window_begins_from_what_is_known() -> None:
-    m = machine(0, bound=HaBinding(5, 0, 9))
-    for now_ms, limit in (
-        (100, 5 + EPOCH_JUMP_AT_START_MAX),
-        (99 + EPOCH_WINDOW_MS, 5 + EPOCH_JUMP_AT_START_MAX),
-        (100 + EPOCH_WINDOW_MS, 5 + EPOCH_JUMP_MAX),
-    ):
-        m.tick(now_ms)
-        assert m.state.ceiling.limit == limit
-    assert machine(0, bound=HaBinding(EPOCH_END - 2, 0, 9)).state.ceiling.limit == EPOCH_END - 1
+    ceiling = EpochCeiling(5)
+    ceiling.pass_time(100, 5)
+    assert ceiling.limit == 5 + EPOCH_JUMP_AT_START_MAX
+    ceiling.pass_time(99 + EPOCH_WINDOW_MS, 7)
+    assert ceiling.limit == 5 + EPOCH_JUMP_AT_START_MAX
+    ceiling.pass_time(100 + EPOCH_WINDOW_MS, 7)
+    assert ceiling.limit == 7 + EPOCH_JUMP_MAX
+    top = EpochCeiling(EPOCH_END - 2)
+    assert top.limit == EPOCH_END - 1
+    assert top.refuses(EPOCH_END)
 
 
 def test_a_master_that_was_told_of_the_bound_still_promotes() -> None:
