@@ -12,15 +12,13 @@ of their own beside it. The directory is that of any other store.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar, Unpack
 
-from store.clock import unix_ms
 from store.config import StoreConfig
 from store.derived.guard import AT_ONCE_SIZE_BYTES_MAX, DerivedScrubber
 from store.derived.queues.consume_queue import ConsumeQueue
-from store.durability.fatal import end_process
 from store.durability.flush import Callback
-from store.engine import Engine, StoreKind, Surroundings
+from store.engine import Around, Engine, StoreKind
 from store.errors import (
     BusyError,
     ClosedError,
@@ -30,12 +28,11 @@ from store.errors import (
     StoreError,
     SyncFailedError,
 )
-from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.ledger.ledger import Ledger
 from store.log.shipped_log import ShippedLog
 from store.maintenance.retention import DELETE_COUNT_MAX, DiskState, DiskUsage
-from store.opening import Progress, Recovery, no_progress
+from store.opening import Recovery
 from store.reads import Reads
 from store.record.stamp import QueueKey
 
@@ -56,15 +53,11 @@ class ReplicatedStore(Generic[LogT]):
         root: str,
         config: StoreConfig | None = None,
         *,
-        fs: FileSystem | None = None,
-        now_unix_ms: Callable[[], int] = unix_ms,
-        on_fatal: Callable[[BaseException], None] = end_process,
-        progress: Progress = no_progress,
         before_running: Callable[[Recovery], None] | None = None,
+        **around: Unpack[Around],
     ) -> Self:
         """Open a directory, making it if need be; arguments and errors as `Store.open`."""
-        around = Surroundings(fs or FileSystem(), now_unix_ms, on_fatal, progress, before_running)
-        with Engine.opening(cls._kind, root, config, around) as engine:
+        with Engine.opening(cls._kind, root, config, before_running, around) as engine:
             return cls(engine)
 
     def __init__(self, engine: Engine[LogT]) -> None:

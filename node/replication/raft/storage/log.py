@@ -8,9 +8,8 @@ truncation, a snapshot and `open`.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from node.replication.raft.storage.configurations import (
     LogConfigurations,
@@ -20,7 +19,6 @@ from node.replication.raft.storage.configurations import (
 from node.replication.raft.storage.hard_state import NodeFile, load_node_file
 from node.replication.raft.storage.received_snapshot import ReceivedSnapshot
 from node.replication.raft.storage.snapshot import Snapshot, decode_snapshot
-from node.runtime.clock import unix_ms
 from node.state.appends import Prepared
 from raft.errors import ForeignChainError, PeerProtocolError
 from raft.messages import (
@@ -38,14 +36,14 @@ from raft.pump.effects import Checked, Payload
 from raft.ready import EntryKind, HardState, InitialState, bootstrap_state, joining_state
 from raft.rules.divergence import check_same_chain
 from store.config import StoreConfig
-from store.durability.fatal import end_process
+from store.engine import Around
 from store.errors import CorruptionError, FileSystemError, ForeignEntryError, StoreFullError
 from store.files.file_system import FileSystem
 from store.format import ENTRY_HEADER_SIZE_BYTES
 from store.ledger.entry import ChainLink
 from store.ledger.ledger import Deletion, PreparedEntry
 from store.ledger.raw import CheckedEntries, chain_crc_of
-from store.opening import Progress, Recovery, no_progress
+from store.opening import Recovery
 from store.replicated.ledger_store import ReplicaStore
 
 OWN_ENTRY_SIZE_BYTES_MAX: Final = 64 * 1024
@@ -113,10 +111,7 @@ class LedgerLog:
         *,
         cluster_id: str,
         node_id: NodeId,
-        fs: FileSystem | None = None,
-        now_unix_ms: Callable[[], int] = unix_ms,
-        on_fatal: Callable[[BaseException], None] = end_process,
-        progress: Progress = no_progress,
+        **around: Unpack[Around],
     ) -> Self:
         """Open the directory of a node, made if necessary, and finish what a crash left half done.
 
@@ -124,21 +119,13 @@ class LedgerLog:
         node file, all of them before anything is promised. `start_at` comes next.
         """
         assert config.container == "ledger", f"container {config.container}"
-        fs = fs or FileSystem()
+        fs = around["fs"] = around.get("fs") or FileSystem()
         node_file = NodeFile(fs, root)
 
         def before_running(recovery: Recovery) -> None:
             load_node_file(node_file, recovery, config, cluster_id, node_id)
 
-        store = ReplicaStore.open(
-            root,
-            config,
-            fs=fs,
-            now_unix_ms=now_unix_ms,
-            on_fatal=on_fatal,
-            progress=progress,
-            before_running=before_running,
-        )
+        store = ReplicaStore.open(root, config, before_running=before_running, **around)
         try:
             log = cls(store, node_file, fs)
             log._finish_opening()
