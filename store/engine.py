@@ -61,6 +61,19 @@ class Around(TypedDict, total=False):
     progress: Progress
 
 
+class Closing:
+    """Closed at the end of `with`."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Engine(Generic[LogT_co]):
     """The parts of one open directory. Every method may be called from any thread."""
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final, Self, Unpack
 
 from store.config import StoreConfig
-from store.engine import Around, Engine, StoreKind
+from store.engine import Around, Closing, Engine, StoreKind
 from store.errors import ClosedError, FileSystemError, StoreError, StoreFullError, SyncFailedError
 from store.ledger.ledger import Ledger
 from store.log.commit_log import CommitLog
@@ -27,7 +27,7 @@ from store.opening import Recovery, open_log
 from store.reads import Reads
 
 
-class Store:
+class Store(Closing):
     """An open store directory. Use it as a context manager, or call `close`.
 
     Every method may be called from any thread. The reads are those of `store.reads.Reads`.
@@ -233,9 +233,3 @@ class Store:
     def _finish(self) -> None:
         self._dispatch_all()
         self.engine.finish(self._last_end_position, self._last_store_unix_ms)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

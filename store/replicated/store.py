@@ -18,7 +18,7 @@ from store.config import StoreConfig
 from store.derived.guard import AT_ONCE_SIZE_BYTES_MAX, DerivedScrubber
 from store.derived.queues.consume_queue import ConsumeQueue
 from store.durability.flush import Callback
-from store.engine import Around, Engine, StoreKind
+from store.engine import Around, Closing, Engine, StoreKind
 from store.errors import (
     BusyError,
     ClosedError,
@@ -39,7 +39,7 @@ from store.record.stamp import QueueKey
 LogT = TypeVar("LogT", bound=Ledger | ShippedLog)
 
 
-class ReplicatedStore(Generic[LogT]):
+class ReplicatedStore(Closing, Generic[LogT]):
     """The part that both kinds of replicas share; the owner calls `maintain` of the kind.
 
     Use it as a context manager, or call `close`. Readers use `reads`.
@@ -224,7 +224,6 @@ class ReplicatedStore(Generic[LogT]):
         return self.expired_position if is_same else 0
 
     def _count_deleted(self, files: Sequence[MappedFile]) -> None:
-        """Count files that were taken out of the log."""
         self.counters.deleted_file_count += len(files)
         for_room_count = sum(file.position in self._for_room for file in files)
         self.counters.deleted_for_room_count += for_room_count
@@ -234,9 +233,3 @@ class ReplicatedStore(Generic[LogT]):
     def close(self) -> None:
         """Make everything durable, end the threads and release the directory; as `Store.close`."""
         self.engine.close(lambda: self.engine.finish(0, self._last_store_unix_ms))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

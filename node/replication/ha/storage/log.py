@@ -29,7 +29,7 @@ from node.runtime.clock import unix_ms
 from node.state.appends import Prepared
 from node.state.state import COMMAND_TOPIC
 from store.config import StoreConfig
-from store.engine import Around
+from store.engine import Around, Closing
 from store.errors import RecordFormatError, StoreError
 from store.files.file_system import FileSystem
 from store.log.cut_file import CutFile
@@ -59,7 +59,7 @@ class ImageNeededError(HaError):
     position: int
 
 
-class HaLog:
+class HaLog(Closing):
     """Implements `node.replication.ha.core.effects.HaLogView`."""
 
     def __init__(
@@ -291,9 +291,3 @@ class HaLog:
     def close(self) -> None:
         """Make everything durable and release the directory. Raises as `Store.close`."""
         self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -36,7 +36,7 @@ from raft.pump.effects import Checked, Payload
 from raft.ready import EntryKind, HardState, InitialState, bootstrap_state, joining_state
 from raft.rules.divergence import check_same_chain
 from store.config import StoreConfig
-from store.engine import Around
+from store.engine import Around, Closing
 from store.errors import CorruptionError, FileSystemError, ForeignEntryError, StoreFullError
 from store.files.file_system import FileSystem
 from store.format import ENTRY_HEADER_SIZE_BYTES
@@ -87,7 +87,7 @@ class _RecentEntries:
         self.lo, self.hi = NO_INDEX, NO_INDEX - 1
 
 
-class LedgerLog:
+class LedgerLog(Closing):
     """Implements `raft.pump.effects.PumpLog`."""
 
     def __init__(self, store: ReplicaStore, node_file: NodeFile, fs: FileSystem) -> None:
@@ -474,9 +474,3 @@ class LedgerLog:
     def close(self) -> None:
         """Make everything durable and release the directory. Raises as `Store.close`."""
         self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
