@@ -1,4 +1,4 @@
-"""Tasks beside the calls that began them: held until they end, with an error that somebody reads.
+"""Tasks beside the calls that began them: held until they end; the loop gets the error of each.
 
 Must not know what a task does.
 """
