@@ -25,7 +25,6 @@ from prometheus_client import CollectorRegistry
 from node import metrics
 from node.broker import Broker, BrokerIdentity
 from node.broker.core.context import Context
-from node.broker.core.leader_work import BackgroundTasks
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, open_rocketmq, serves_rocketmq
 from node.config.limits import PortLimits
@@ -59,6 +58,7 @@ from node.rocketmq.remoting.conversation import RemotingCalls
 from node.rocketmq.remoting.service import OtherNodes, Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts, limits_of
+from node.runtime.background import BackgroundTasks
 from node.runtime.fail_stop import FailStop
 from node.runtime.logs.line_budget import left_out
 from node.runtime.node_file import remove_node_file, write_node_file

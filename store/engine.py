@@ -11,13 +11,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Final, Generic, Self
+from typing import Final, Generic, Self, TypedDict
 
+from store.clock import unix_ms
 from store.config import StoreConfig
 from store.derived.keys.index_files import IndexFiles
 from store.derived.queues.consume_queues import ConsumeQueues
 from store.durability.checkpoint import Checkpoint, CheckpointValues, DurableTimes
-from store.durability.fatal import FirstCause
+from store.durability.fatal import FirstCause, end_process
 from store.durability.flush import FlushService
 from store.durability.identity import DirectoryLock, RunMarker
 from store.errors import BusyError, ClosedError, StoreError, StoreFullError, SyncFailedError
@@ -34,6 +35,7 @@ from store.opening import (
     check_owner,
     make_files,
     newest_unix_ms,
+    no_progress,
     open_derived,
     open_marks,
 )
@@ -50,15 +52,26 @@ class StoreKind(Generic[LogT_co]):
     its own, whose readers see all of the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Around(TypedDict, total=False):
     """The file system, clock and callbacks of the process: see `store.store.Store.open`."""
 
-    fs: FileSystem
+    fs: FileSystem | None
     now_unix_ms: Callable[[], int]
     on_fatal: Callable[[BaseException], None]
     progress: Progress
-    before_running: Callable[[Recovery], None] | None
+
+
+class Closing:
+    """Closed at the end of `with`."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Engine(Generic[LogT_co]):
@@ -69,7 +82,7 @@ class Engine(Generic[LogT_co]):
         kind: StoreKind[LogT_co],
         root: str,
         config: StoreConfig,
-        around: Surroundings,
+        around: Around,
         lock: DirectoryLock,
         undo: ExitStack,
     ) -> None:
@@ -77,9 +90,9 @@ class Engine(Generic[LogT_co]):
         self.root: Final = root
         self.config: Final = config
         self.counters: Final = StoreCounters()
-        self.fs: Final = around.fs
-        self.clock = around.now_unix_ms
-        self.on_fatal: Final = FirstCause(around.on_fatal)
+        self.fs: Final = lock.fs
+        self.clock = around.get("now_unix_ms", unix_ms)
+        self.on_fatal: Final = FirstCause(around.get("on_fatal", end_process))
         """Called with a failed sync or a broken invariant; it must end the process."""
         self.is_closed = False
         """Whether `close` began. Changed under the put lock."""
@@ -92,7 +105,7 @@ class Engine(Generic[LogT_co]):
         else a mark from before a cut could be written after it."""
         self.times: Final = DurableTimes()
         self._run_marker = RunMarker(self.fs, root)
-        self._open_log(kind, around.progress, undo)
+        self._open_log(kind, around.get("progress", no_progress), undo)
         self.checkpoint: Final = Checkpoint.open(self.fs, root)
         undo.callback(self.checkpoint.close)
         self._make_parts()
@@ -166,7 +179,12 @@ class Engine(Generic[LogT_co]):
     @classmethod
     @contextmanager
     def opening(
-        cls, kind: StoreKind[LogT_co], root: str, config: StoreConfig | None, around: Surroundings
+        cls,
+        kind: StoreKind[LogT_co],
+        root: str,
+        config: StoreConfig | None,
+        before_running: Callable[[Recovery], None] | None,
+        around: Around,
     ) -> Iterator[Self]:
         """Open a directory and start its threads; release it again if the body raises.
 
@@ -174,15 +192,16 @@ class Engine(Generic[LogT_co]):
         """
         checksum.self_check()
         failpoints.arm_from_environment()
-        around.fs.make_directory(root)
+        fs = around.get("fs") or FileSystem()
+        fs.make_directory(root)
         check_owner(root, meta_name=kind.meta_name)
         with ExitStack() as undo:
-            lock = DirectoryLock(around.fs, root)
+            lock = DirectoryLock(fs, root)
             lock.acquire()
             undo.callback(lock.release)
             engine = cls(kind, root, config or StoreConfig(), around, lock, undo)
-            if around.before_running is not None:
-                around.before_running(engine.recovery)
+            if before_running is not None:
+                before_running(engine.recovery)
             engine._start_threads(undo)
             yield engine
             undo.pop_all()

@@ -14,23 +14,20 @@ calls `maintain()` itself. Source: RocketMQ DefaultMessageStore.
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
-from store.clock import unix_ms
 from store.config import StoreConfig
-from store.durability.fatal import end_process
-from store.engine import Engine, StoreKind, Surroundings
+from store.engine import Around, Closing, Engine, StoreKind
 from store.errors import ClosedError, FileSystemError, StoreError, StoreFullError, SyncFailedError
-from store.files.file_system import FileSystem
 from store.ledger.ledger import Ledger
 from store.log.commit_log import CommitLog
 from store.log.record_log import AppendResult
 from store.maintenance.retention import DiskUsage
-from store.opening import Progress, Recovery, no_progress, open_log
+from store.opening import Recovery, open_log
 from store.reads import Reads
 
 
-class Store:
+class Store(Closing):
     """An open store directory. Use it as a context manager, or call `close`.
 
     Every method may be called from any thread. The reads are those of `store.reads.Reads`.
@@ -42,12 +39,9 @@ class Store:
         root: str,
         config: StoreConfig | None = None,
         *,
-        fs: FileSystem | None = None,
-        now_unix_ms: Callable[[], int] = unix_ms,
-        on_fatal: Callable[[BaseException], None] = end_process,
-        progress: Progress = no_progress,
         maintain: bool = True,
         before_running: Callable[[Recovery], None] | None = None,
+        **around: Unpack[Around],
     ) -> Self:
         """Open a directory, making it if need be, and recover what a crash left.
 
@@ -59,8 +53,8 @@ class Store:
         this configuration can open), CorruptionError (damage in what was known to be good),
         StoreFullError, FileSystemError, SyncFailedError. No append is acknowledged before.
         """
-        around = Surroundings(fs or FileSystem(), now_unix_ms, on_fatal, progress, before_running)
-        with Engine.opening(StoreKind(open_log), root, config, around) as engine:
+        kind = StoreKind(open_log)
+        with Engine.opening(kind, root, config, before_running, around) as engine:
             store = cls(engine)
             if maintain:
                 store._thread.start()
@@ -239,9 +233,3 @@ class Store:
     def _finish(self) -> None:
         self._dispatch_all()
         self.engine.finish(self._last_end_position, self._last_store_unix_ms)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -7,14 +7,13 @@ method here concerns several parts. Errors are those of `node`, `store` or `raft
 
 from collections.abc import AsyncIterator, Set
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from node.broker.append.incarnations import Incarnations
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.core.context import Context, OtherGroups
 from node.broker.core.freshness import Freshness
-from node.broker.core.leader_work import LeaderWork
 from node.broker.core.parked_readers import ParkedReaders
 from node.broker.delay.calls import Delay
 from node.broker.delay.delivery_task import HOLDING_QUEUES
@@ -48,6 +47,17 @@ from store.record.stamp import QueueKey
 
 if TYPE_CHECKING:
     import asyncio
+
+
+class LeaderWork(Protocol):
+    """Work that only the leader's broker does, beside answering calls. Everything that it remembers
+    beside the replicated state is of one term. Runs on the loop's thread."""
+
+    def begin(self) -> None:
+        """Begin: this node leads, and has applied everything that was acknowledged before."""
+
+    def end(self) -> None:
+        """Forget what is under way: this node leads no longer, or stops. Only after `begin`."""
 
 
 class Broker:

@@ -47,6 +47,8 @@ class Health:
         self._driver: Driver | None = None
         self._problem: Callable[[], str] = lambda: ""
         self._listeners: list[Callable[[bool], None]] = []
+        self.add_listener: Final = self._listeners.append
+        """Has a listener called with the new answer each time readiness changes."""
         self._was_ready = False
 
     def enter(self, phase: Phase, detail: str = "") -> None:
@@ -63,10 +65,6 @@ class Health:
 
         `problem` returns a reason to avoid this node, even with a ready driver; empty: none."""
         self._driver, self._problem = driver, problem
-
-    def add_listener(self, listener: Callable[[bool], None]) -> None:
-        """Have `listener` called with the new answer each time readiness changes."""
-        self._listeners.append(listener)
 
     def refresh(self) -> None:
         """Compute readiness again; call the listeners if it has changed."""

@@ -84,6 +84,8 @@ class Registration:
     ) -> None:
         self._access, self._broker, self._monotonic_s = access, broker, monotonic_s
         self._changed = asyncio.Event()
+        self.changed: Final = self._changed.set
+        """Looks at once, because something that the directory should know may have changed."""
         self._rate_limited = RateLimitedLog(
             _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=monotonic_s
         )
@@ -101,10 +103,6 @@ class Registration:
         """Time of the last successful look, or of the start."""
         self.problem = "not registered yet"
         """Why the directory does not know this broker as it is; empty: the directory does."""
-
-    def changed(self) -> None:
-        """Look at once, because something that the directory should know may have changed."""
-        self._changed.set()
 
     async def run(self) -> None:
         """Look at intervals, and at once after `changed`, until cancelled."""

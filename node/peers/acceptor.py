@@ -14,10 +14,11 @@ import ssl
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from node.peers.dialler import Handshakes, LinkTasks
+from node.peers.dialler import Handshakes
 from node.peers.handshake import CloseCode
 from node.peers.stream import Stream
 from node.peers.types import LinkLimits
+from node.runtime.background import BackgroundTasks
 from node.runtime.busiest import of_busiest
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 
@@ -32,7 +33,7 @@ class Acceptor(Handshakes[_Connection]):
     def __init__(
         self,
         limits: LinkLimits,
-        tasks: LinkTasks,
+        tasks: BackgroundTasks,
         make: Callable[[], _Connection],
         challenge: Callable[[_Connection], None],
         end: Callable[[_Connection, CloseCode, str], None],

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from node.peers import handshake
 from node.peers.acceptor import Acceptor
-from node.peers.dialler import Dialler, LinkTasks, PeerRecord
+from node.peers.dialler import Dialler, PeerRecord
 from node.peers.faults import LinkFaults
 from node.peers.frames import FrameKind
 from node.peers.handshake import (
@@ -31,6 +31,7 @@ from node.peers.lives_codec import LivesFormatError
 from node.peers.security.tls import TlsFiles, client_context, server_context
 from node.peers.stream import Side, Stream
 from node.peers.types import LinkLimits, LinkStats, PeerLives
+from node.runtime.background import BackgroundTasks
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from raft.messages import NO_NODE, Index, NodeId
 
@@ -58,7 +59,7 @@ class CommonLink(Generic[_Connection, _Peer]):
         `settled_ms` makes the pauses between attempts short again."""
         self.identity, self.limits = identity, limits
         self._last_index, self._lives = last_index, lives
-        self._tasks = LinkTasks(self.name)
+        self._tasks = BackgroundTasks(f"a task of the {self.name} failed")
         self._random = random
         self._faults = LinkFaults.from_environment(identity.node_id, random)
         self._loop = asyncio.get_running_loop()
@@ -149,7 +150,7 @@ class CommonLink(Generic[_Connection, _Peer]):
         if self._faults is not None:
             self._faults.stop()
         await self._acceptor.stop()
-        await self._tasks.stop()
+        await self._tasks.end()
         while left := list(self._connections):
             for connection in left:
                 self._end(connection, CloseCode.STOPPING, "the node stops")

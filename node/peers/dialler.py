@@ -74,39 +74,6 @@ class PeerRecord:
         )
 
 
-class LinkTasks:
-    """The tasks of one link. An error in one goes to the exception handler of the loop."""
-
-    def __init__(self, link: str) -> None:
-        """`link` names the link in the report of an error."""
-        self._link = link
-        self._loop = asyncio.get_running_loop()
-        self._tasks: dict[asyncio.Task[None], None] = {}
-
-    def run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Start a task."""
-        task = self._loop.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._on_done)
-        return task
-
-    async def stop(self) -> None:
-        """Cancel all tasks and wait for them."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            message = f"a task of the {self._link} failed"
-            self._loop.call_exception_handler(
-                {"message": message, "exception": error, "task": task}
-            )
-
-
 class Handshakes(Generic[_Connection]):
     """Takes the connections of one link through their handshakes, or closes them."""
 

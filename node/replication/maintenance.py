@@ -109,8 +109,6 @@ class Maintenance(Generic[_Steps]):
         self._checkpointed_s = self._loop.time()
         self._troubles: dict[str, str] = {}
         """Error of each step that is postponed, as it was logged."""
-        self.postponed_count = 0
-        """Steps that a full disk or a busy one stopped; the next round tries them again."""
 
     def start(self) -> None:
         """Start the rounds."""
@@ -152,7 +150,6 @@ class Maintenance(Generic[_Steps]):
         except _POSTPONED as error:
             if isinstance(error, _DAMAGE):
                 self._on_damage(error)
-            self.postponed_count += 1
             if str(error) != self._troubles.get(name):  # Not in every round of a full disk.
                 self._troubles[name] = str(error)
                 _log.warning("postponed", step=name, error=str(error))

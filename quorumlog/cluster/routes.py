@@ -120,6 +120,8 @@ class Router:
         self._suspected = ""  # Address and term of a leader that failed a call.
         self._suspected_term = -1
         self._topics: dict[str, TopicRoute] = {}
+        self.topic: Final = self._topics.get
+        """Returns the known route of a topic, without asking; None without one."""
         self._lacked: dict[str, None] = {}  # Topics that the leader does not have.
         self._search_task: asyncio.Task[None] | None = None
         self._random = random.Random()
@@ -142,10 +144,6 @@ class Router:
             node_ids = ", ".join(map(str, sorted(self.nodes))) or "none"
             raise InvalidRequestError(f"no node {node_id}; known are {node_ids}")
         return self.channels.get(address)
-
-    def topic(self, topic: str) -> TopicRoute | None:
-        """Return the known route of a topic, without asking."""
-        return self._topics.get(topic)
 
     def lacks(self, topic: str) -> bool:
         """Whether the leader was asked for a topic and does not have it."""

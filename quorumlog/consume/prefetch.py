@@ -84,6 +84,8 @@ class Inbox:
         self._size_bytes_max, self._count_max = size_bytes_max, count_max
         self._ready: deque[tuple[Fetcher, MessageBatch]] = deque()
         self._changed = asyncio.Event()
+        self.wake: Final = self._changed.set
+        """Has the consumer check again whether all is finished."""
         self._room = asyncio.Event()
         self._room.set()
         self.pulls = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(PULLS_MAX))
@@ -117,10 +119,6 @@ class Inbox:
             self._error = error
         if at_once:
             self._ready.clear()
-        self._changed.set()
-
-    def wake(self) -> None:
-        """Have the consumer check again whether all is finished."""
         self._changed.set()
 
     async def wait_for_room(self) -> None:

@@ -137,15 +137,13 @@ class Sender:
         self._on_stray = on_stray
         self._stuck_since_s: float | None = None  # Since when there was work and no receipt.
         self._wake = asyncio.Event()
+        self.wake: Final = self._wake.set
+        """Has `run` look again: a batch was added, is full, or must leave now."""
         self._next_queue: dict[str, int] = {}
         self.identity: Final = ProducerIdentity(is_idempotent=options.idempotent, name=options.name)
         self._unacked_since_s: float | None = None
         self._direct: FramedSession | None = None  # Takes single messages without a detour.
         self._last_count = 0  # Messages of the batch that was acknowledged last.
-
-    def wake(self) -> None:
-        """Have `run` look again: a batch was added, is full, or must leave now."""
-        self._wake.set()
 
     @property
     def load(self) -> int:

@@ -252,7 +252,6 @@ class DurableMark:
 
 
 def _check(mark: Mark) -> None:
-    """Check the relations between the fields."""
     assert mark.durable_position >= 0, f"durable position {mark.durable_position}"
     assert mark.durable_index >= -1, f"durable index {mark.durable_index}"
     assert 0 <= mark.dispatched_durable_position <= mark.dispatched_position, (

@@ -205,12 +205,6 @@ class FlushService:
             self._round_lock.release()
         return True
 
-    def wake(self) -> None:
-        """Ask for a sync without waiting for it (RocketMQ's WAIT=false). Does not block."""
-        with self._condition:
-            self._sync_wanted = True
-            self._condition.notify()
-
     def check_room(self) -> None:
         """Raise BusyError, SyncFailedError or ClosedError if a request would be refused now.
 

@@ -68,7 +68,7 @@ class DirectoryLock:
         *,
         now_unix_ms: Callable[[], int] = unix_ms,
     ) -> None:
-        self._fs = fs
+        self.fs = fs
         self._path = os.path.join(directory, LOCK_NAME)
         self._now_unix_ms = now_unix_ms
         self._fd: int | None = None
@@ -89,13 +89,13 @@ class DirectoryLock:
                     raise LockedError(self._path, self.holder(fd)) from error
                 raise FileSystemError("lock", self._path, error.errno or errno.EIO) from error
             finally:
-                self._fs.close(fd)
+                self.fs.close(fd)
         try:
             content = f"{os.getpid()} {self._now_unix_ms()}\n".encode()
-            self._fs.set_size(fd, self._path, 0)
-            self._fs.write_at(fd, self._path, 0, content)
+            self.fs.set_size(fd, self._path, 0)
+            self.fs.write_at(fd, self._path, 0, content)
         except BaseException:
-            self._fs.close(fd)
+            self.fs.close(fd)
             raise
         self._fd = fd
 
@@ -103,12 +103,12 @@ class DirectoryLock:
         """Release the directory. The file stays: removing it would let two processes lock it."""
         fd, self._fd = self._fd, None
         if fd is not None:
-            self._fs.close(fd)
+            self.fs.close(fd)
 
     def _open(self) -> int:
         while True:
             try:
-                return self._fs.open(self._path, create=not os.path.exists(self._path))
+                return self.fs.open(self._path, create=not os.path.exists(self._path))
             except FileSystemError as error:
                 # Another process made it meanwhile (files named lock are never removed).
                 if error.errno_value != errno.EEXIST:
@@ -116,8 +116,8 @@ class DirectoryLock:
 
     def holder(self, fd: int) -> str:
         """Return the process named in the open lock file; it need not hold the lock any more."""
-        size_bytes = min(self._fs.size_bytes(fd), _CONTENT_SIZE_BYTES_MAX)
-        words = self._fs.read_at(fd, self._path, 0, size_bytes).decode("ascii", "replace").split()
+        size_bytes = min(self.fs.size_bytes(fd), _CONTENT_SIZE_BYTES_MAX)
+        words = self.fs.read_at(fd, self._path, 0, size_bytes).decode("ascii", "replace").split()
         if len(words) == 2 and all(word.isdecimal() for word in words):
             began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(words[1]) // 1000))
             return f"process {words[0]} since {began}"

@@ -26,7 +26,6 @@ PAGE_SIZE_BYTES: Final = fmt.PAGE_SIZE_BYTES
 
 
 def _refusal(name: str) -> Any:
-    """Return a method that refuses the call `name`."""
 
     def refuse(_fs: FileSystem, *arguments: object, **options: object) -> NoReturn:
         raise AssertionError(f"{name} of {arguments} in a read-only check")

@@ -161,7 +161,6 @@ def _best_size(sequences: Sequence[list[tuple[int, int]]], multiple_of: int) -> 
 
 
 def _queue_units(fs: FileSystem, directory: str) -> int | None:
-    """Return how many units a consume queue file has."""
     queues = [f"{directory}/{topic}/{queue_id}" for topic, queue_id in queue_names(fs, directory)]
     sequences = [_rolling(fs, queue) for queue in queues if os.path.isdir(queue)]
     size_bytes = _best_size(sequences, UNIT_SIZE_BYTES)

@@ -67,12 +67,11 @@ def recover_ledger(
     source: FileSource | None = None,
     *,
     durable_position: int | None = None,
-    durable_index: int = -1,
     synced_position: int | None = None,
 ) -> tuple[Ledger, LedgerRecoveryReport]:
     """Open the ledger below `root`, made if there is none; return it with a report.
 
-    Everything before `durable_position`, and up to `durable_index`, was once known to be durable.
+    Everything before `durable_position` was once known to be durable.
     The walk begins with the file that holds `durable_position` (None: with the last file but two),
     or earlier where the beginning of that file does not link to what is before it. Entries before
     the walk were durable: the scrubber checks them. What was accepted from `synced_position` on
@@ -85,7 +84,7 @@ def recover_ledger(
     ledger = Ledger(fs, root, config, source)
     try:
         ledger.load()
-        report = _recover(ledger, durable_position, durable_index, synced_position)
+        report = _recover(ledger, durable_position, synced_position)
     except BaseException:
         ledger.close()
         raise
@@ -95,7 +94,6 @@ def recover_ledger(
 def _recover(
     ledger: Ledger,
     durable_position: int | None,
-    durable_index: int,
     synced_position: int | None,
 ) -> LedgerRecoveryReport:
     begin, durable_position = _choose_begin(ledger, durable_position), durable_position or 0
@@ -108,8 +106,8 @@ def _recover(
                 difference.append((place, index))
 
     walk = _walk(ledger, begin, compare)
-    if walk.end_position < durable_position or walk.link.entry_index < durable_index:
-        raise _below_the_mark(ledger, walk, durable_position, durable_index)
+    if walk.end_position < durable_position:
+        raise _below_the_mark(ledger, walk, durable_position)
     dirty_hi = ledger.files.dirty_hi(walk.end_position) if ledger.files.files else 0
     hit("ledger_recovery.before_cut")
     if ledger.files.files:
@@ -138,13 +136,11 @@ def _recover(
     )
 
 
-def _below_the_mark(
-    ledger: Ledger, walk: _WalkEnd, durable_position: int, durable_index: int
-) -> CorruptionError:
+def _below_the_mark(ledger: Ledger, walk: _WalkEnd, durable_position: int) -> CorruptionError:
     if walk.problem is None:  # Every byte is good, but there are too few of them.
-        expected = f"bytes up to {durable_position}, entries up to {durable_index}"
-        end = f"{walk.end_position} and {walk.link.entry_index}"
-        return CorruptionError(ledger.files.directory, walk.end_position, "log end", expected, end)
+        end = walk.end_position
+        expected = f"bytes up to {durable_position}"
+        return CorruptionError(ledger.files.directory, end, "log end", expected, str(end))
     return corruption(ledger.files.file_at(walk.stop_position), walk.stop_position, walk.problem)
 
 

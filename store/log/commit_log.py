@@ -15,7 +15,7 @@ from store.config import MIB, StoreConfig
 from store.errors import CorruptionError, LimitExceededError
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
-from store.files.mapped_file import MappedFile, View
+from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import FileSource, MappedFileQueue
 from store.log.checked import CheckedRanges
 from store.log.record_log import AppendResult, EntryRun
@@ -44,6 +44,10 @@ class CommitLog:
     ) -> None:
         directory = os.path.join(root, DIRECTORY)
         self.files: Final = MappedFileQueue(fs, directory, config.file_size_bytes, source)
+        self.sync: Final = self.files.sync
+        """Makes all appended bytes durable; returns the position reached. SyncFailedError: stop."""
+        self.read, self.view = self.files.read, self.files.view
+        self.delete_first, self.close = self.files.delete_first, self.files.close
         self.stamper: Final = Stamper(config)
         self.checked: Final = CheckedRanges()
         self.changes: Final = SequenceLock()
@@ -135,19 +139,7 @@ class CommitLog:
         self.files.seal_complete()
         return file
 
-    def sync(self) -> int:
-        """Make all appended bytes durable; return the position reached. SyncFailedError: stop."""
-        return self.files.sync()
-
     # --- Reading ---
-
-    def read(self, position: int, size_bytes: int) -> bytes:
-        """Copy the bytes of a record; errors as MappedFile.read."""
-        return self.files.read(position, size_bytes)
-
-    def view(self, position: int, size_bytes: int) -> View:
-        """Return a zero-copy window on the bytes of a record; errors as MappedFile.view."""
-        return self.files.view(position, size_bytes)
 
     def check(self, position: int, data: bytes) -> None:
         """Check whole records that were read at `position`, unless they were checked before.
@@ -240,16 +232,6 @@ class CommitLog:
     def entry_runs(self, records: bytes) -> list[EntryRun]:
         """Return no entries."""
         return []
-
-    # --- The end of its life ---
-
-    def delete_first(self) -> int:
-        """Delete the oldest file, never the last; return the bytes freed."""
-        return self.files.delete_first()
-
-    def close(self) -> None:
-        """Release the files. Syncs nothing."""
-        self.files.close()
 
 
 def walk(data: bytes) -> tuple[int, bool]:

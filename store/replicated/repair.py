@@ -22,11 +22,12 @@ again, never more of it. Sources: design 4.5; fault-matrix S05.
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.config import MIB, StoreConfig
 from store.durability.identity import DirectoryLock, RunMarker
+from store.engine import Closing
 from store.errors import (
     CorruptionError,
     DamageWiderError,
@@ -117,7 +118,7 @@ def find_damage(
         return list(closed.walk.ranges(closed.begin))
 
 
-class RepairSession:
+class RepairSession(Closing):
     """Repairs one range of a closed store, whose lock it holds until `close`.
 
     Entries come in pieces of any size and are kept in a file until all are there, so memory stays
@@ -342,7 +343,6 @@ class RepairSession:
             self._write_file(end, [blank(end, file_size_bytes)])
 
     def _parts_of(self, piece: _Fetched) -> Iterator[bytes]:
-        """Read back the fetched bytes, in parts."""
         for done in range(0, piece.size_bytes, _WRITE_SIZE_BYTES):
             size_bytes = min(_WRITE_SIZE_BYTES, piece.size_bytes - done)
             yield self._fs.read_at(self._fd, self._path, piece.at + done, size_bytes)
@@ -411,9 +411,3 @@ class RepairSession:
     def close(self) -> None:
         """Release the directory, and drop the fetched bytes. May be called twice."""
         self._undo.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

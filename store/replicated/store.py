@@ -12,15 +12,13 @@ of their own beside it. The directory is that of any other store.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar, Unpack
 
-from store.clock import unix_ms
 from store.config import StoreConfig
 from store.derived.guard import AT_ONCE_SIZE_BYTES_MAX, DerivedScrubber
 from store.derived.queues.consume_queue import ConsumeQueue
-from store.durability.fatal import end_process
 from store.durability.flush import Callback
-from store.engine import Engine, StoreKind, Surroundings
+from store.engine import Around, Closing, Engine, StoreKind
 from store.errors import (
     BusyError,
     ClosedError,
@@ -30,19 +28,18 @@ from store.errors import (
     StoreError,
     SyncFailedError,
 )
-from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.ledger.ledger import Ledger
 from store.log.shipped_log import ShippedLog
 from store.maintenance.retention import DELETE_COUNT_MAX, DiskState, DiskUsage
-from store.opening import Progress, Recovery, no_progress
+from store.opening import Recovery
 from store.reads import Reads
 from store.record.stamp import QueueKey
 
 LogT = TypeVar("LogT", bound=Ledger | ShippedLog)
 
 
-class ReplicatedStore(Generic[LogT]):
+class ReplicatedStore(Closing, Generic[LogT]):
     """The part that both kinds of replicas share; the owner calls `maintain` of the kind.
 
     Use it as a context manager, or call `close`. Readers use `reads`.
@@ -56,15 +53,11 @@ class ReplicatedStore(Generic[LogT]):
         root: str,
         config: StoreConfig | None = None,
         *,
-        fs: FileSystem | None = None,
-        now_unix_ms: Callable[[], int] = unix_ms,
-        on_fatal: Callable[[BaseException], None] = end_process,
-        progress: Progress = no_progress,
         before_running: Callable[[Recovery], None] | None = None,
+        **around: Unpack[Around],
     ) -> Self:
         """Open a directory, making it if need be; arguments and errors as `Store.open`."""
-        around = Surroundings(fs or FileSystem(), now_unix_ms, on_fatal, progress, before_running)
-        with Engine.opening(cls._kind, root, config, around) as engine:
+        with Engine.opening(cls._kind, root, config, before_running, around) as engine:
             return cls(engine)
 
     def __init__(self, engine: Engine[LogT]) -> None:
@@ -231,7 +224,6 @@ class ReplicatedStore(Generic[LogT]):
         return self.expired_position if is_same else 0
 
     def _count_deleted(self, files: Sequence[MappedFile]) -> None:
-        """Count files that were taken out of the log."""
         self.counters.deleted_file_count += len(files)
         for_room_count = sum(file.position in self._for_room for file in files)
         self.counters.deleted_for_room_count += for_room_count
@@ -241,9 +233,3 @@ class ReplicatedStore(Generic[LogT]):
     def close(self) -> None:
         """Make everything durable, end the threads and release the directory; as `Store.close`."""
         self.engine.close(lambda: self.engine.finish(0, self._last_store_unix_ms))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

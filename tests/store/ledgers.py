@@ -19,7 +19,6 @@ def open_ledger(
     root: Path,
     durable_position: int | None = 0,
     *,
-    durable_index: int = -1,
     fs: FileSystem | None = None,
     config: StoreConfig = CONFIG,
 ) -> tuple[Ledger, LedgerRecoveryReport]:
@@ -29,7 +28,6 @@ def open_ledger(
         str(root),
         config,
         durable_position=durable_position,
-        durable_index=durable_index,
     )
     ledger.term = max(1, ledger.last_term)
     return ledger, report

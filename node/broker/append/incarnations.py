@@ -10,8 +10,8 @@ from typing import Final
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Refused
 from node.broker.core.context import Context
-from node.broker.core.leader_work import BackgroundTasks
 from node.errors.common import LimitReachedError, ProducerFencedError
+from node.runtime.background import BackgroundTasks
 from node.state.tables.incarnations import IncarnationsTable
 from quorumlog.pb.log_pb2 import ClaimProducerRequest, ClaimProducerResponse, ProducerIncarnation
 from quorumlog.pb.state_pb2 import Command

@@ -16,11 +16,8 @@ class BrokerNames:
     def __init__(self, group: str, count: int) -> None:
         self.count: Final = count
         self.all: Final = tuple(f"{group}-n{number}" for number in range(1, count + 1))
-        self._numbers: Final = {name: number for number, name in enumerate(self.all)}
-
-    def number_of(self, name: str) -> int | None:
-        """Return the number of a name; None if the group has no such name."""
-        return self._numbers.get(name)
+        self.number_of: Final = {name: number for number, name in enumerate(self.all)}.get
+        """Returns the number of a name; None if the group has no such name."""
 
     def queue_count(self, number: int, queue_count: int) -> int:
         """Return how many of a topic's queues a name owns."""

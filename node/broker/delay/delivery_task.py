@@ -15,11 +15,11 @@ import structlog
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
-from node.broker.core.leader_work import BackgroundTasks
 from node.broker.delay.deliveries import DelayedDelivery, Deliveries
 from node.broker.delay.due_index import Due, DueIndex
 from node.errors.common import NodeError, OutcomeUnknownError
 from node.errors.delay import DelayedGoneError
+from node.runtime.background import BackgroundTasks
 from node.state.held import HOLDERS, NUMBERS
 from node.state.tables.delay import QUEUE_COUNT, DelayTable
 from quorumlog.pb.state_pb2 import Command

@@ -13,7 +13,6 @@ import structlog
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Refused
 from node.broker.core.context import Context
-from node.broker.core.leader_work import BackgroundTasks
 from node.broker.core.offset_moves import CountedSet
 from node.broker.pop.deadlines import Deadlines
 from node.broker.pop.handles import PopHandle, columns
@@ -22,6 +21,7 @@ from node.broker.pop.takers import Takers
 from node.broker.pop.waiting_receives import WaitingReceives
 from node.broker.records.delayed import split_records
 from node.broker.records.retry import dead_letter
+from node.runtime.background import BackgroundTasks
 from node.state.state import PERMISSION_ALL
 from node.state.tables.pop import InFlightMessage, PopTable, WindowKey
 from quorumlog.pb.pop_pb2 import PopSettle

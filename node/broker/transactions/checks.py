@@ -20,10 +20,10 @@ import structlog
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Refused
 from node.broker.core.context import DAMAGE, Context
-from node.broker.core.leader_work import BackgroundTasks
 from node.broker.transactions.ends import GIVEN_UP, TransactionEnds
 from node.broker.transactions.producers import Planned, Producers, Question, WaitingProducer
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
+from node.runtime.background import BackgroundTasks
 from node.state.tables.transactions import OpenTransaction
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import TransactionCheck

@@ -18,11 +18,11 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
 from node.broker.append.repeats import asked_digest, stored_rows
 from node.broker.core.context import Context
-from node.broker.core.leader_work import BackgroundTasks
 from node.broker.core.offset_moves import OffsetKey, commit_command
 from node.broker.groups.members import Members
 from node.errors.common import BadRequestError, BusyError, LimitReachedError
 from node.errors.transactions import OffsetConflictError
+from node.runtime.background import BackgroundTasks
 from node.state.appends import Prepared
 from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse

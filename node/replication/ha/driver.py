@@ -144,6 +144,8 @@ class HaDriver:
         self._has_news = False
         self._was_seen: tuple[Role, NodeId, bool] = (Role.FOLLOWER, NO_NODE, False)
         self._listeners: list[Callable[[], None]] = []
+        self.add_listener: Final = self._listeners.append
+        """Has a listener called after each turn that showed readers more, or changed a role."""
         self.apply_retry_count = 0
         """Times that decided batches could not be shown, as the disk has no room for queues."""
 
@@ -213,10 +215,6 @@ class HaDriver:
         if self._unsaved is not None:
             waiters += [one.waiter for one in self._unsaved.resolved]
         self._pending_calls.stop(map(completion_of, waiters))
-
-    def add_listener(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called after each turn that showed readers more, or changed a role."""
-        self._listeners.append(listener)
 
     @property
     def no_room(self) -> StoreFullError | FileSystemError | None:

@@ -182,7 +182,6 @@ class SnapshotReceiver:
         self._group, self._node_id, self._on_received = group, node_id, on_received
         self._limits, self._check = limits, check
         self._incoming: _Incoming | None = None
-        self.received_count = 0
 
     def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
         """Take an INSTALL_SNAPSHOT or a SNAPSHOT_CHUNK. Raises PeerProtocolError: drop the
@@ -238,7 +237,6 @@ class SnapshotReceiver:
         self._complete(incoming)
 
     def _complete(self, incoming: _Incoming) -> None:
-        """Check and hand over the state, if it is complete."""
         if incoming.size_bytes < incoming.header.size_bytes:
             return
         state = b"".join(incoming.chunks)
@@ -248,7 +246,6 @@ class SnapshotReceiver:
             detail = f"a snapshot with CRC {crc:08X}, announced was {incoming.header.crc:08X}"
             raise self._refused(incoming, detail)
         self._incoming = None
-        self.received_count += 1
         self._on_received(incoming.header.message, state)
 
     def _refused(self, incoming: _Incoming, detail: str) -> PeerProtocolError:

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from node.broker.core.leader_work import BackgroundTasks
 from node.errors.common import AppendTimeoutError, BusyError, NodeError
 from node.rocketmq.clients import GatewayClients, pays_for
 from node.runtime.accounts import Account, Charge, Kind, caller, caller_host
+from node.runtime.background import BackgroundTasks
 from node.runtime.rows import remove_from
 from node.runtime.turn import Turn
 from quorumlog.pb import pop_pb2

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 import structlog
 
 from node.broker import Broker
-from node.broker.core.leader_work import BackgroundTasks
 from node.config.settings import Settings
 from node.errors.requests import NotServedError
 from node.rocketmq.clients import GatewayClients
@@ -48,6 +47,7 @@ from node.rocketmq.remoting.places import AskRoute, Places
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import REFUSED, RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.marks import APPLIED, GREETING, REPORT, TOKEN
+from node.runtime.background import BackgroundTasks
 from node.runtime.clock import unix_ms
 from raft.messages import NodeId
 

@@ -66,7 +66,6 @@ class DerivedCheck:
             yield from self._compare()
 
     def _compare(self) -> Iterator[Finding]:
-        """Compare the collected units and keys."""
         units, keys = self._units, self._keys
         self._units, self._keys, self._collected_bytes = {}, [], 0
         for (topic, queue_id), collected in units.items():

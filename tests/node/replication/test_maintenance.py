@@ -98,7 +98,6 @@ async def test_a_step_that_is_postponed_is_told_once_until_it_succeeds() -> None
         ("checkpoint", str(write)),
         ("checkpoint", str(unlink)),
     ]
-    assert maintenance.postponed_count == 8, "each attempt counts, told or not"
     await maintenance.stop()
 
 

@@ -87,15 +87,6 @@ def test_durable_positions_need_no_sync(log: FakeLog, service: FlushService) -> 
     assert log.sync_count == 1
 
 
-def test_wake_syncs_although_nobody_waits(log: FakeLog, service: FlushService) -> None:
-    service.start()
-    log.append()
-    service.wake()
-    log.await_sync()
-    service.stop()
-    assert log.flushed_position == 10
-
-
 def test_a_timeout_leaves_the_outcome_unknown_and_nothing_behind() -> None:
     log = FakeLog()
     counters = StoreCounters()
@@ -260,8 +251,7 @@ def test_no_waiter_passes_between_the_sync_and_the_mark() -> None:
 
     service = FlushService(log, RULES, on_fatal=never, on_synced=on_synced)
     log.append()
-    service.wake()
-    assert service.run_round()
+    assert service.run_round(thorough=True)
     assert isinstance(seen[0], FlushTimeoutError)
     assert service.wait(10, 0) == 10
 

@@ -190,7 +190,7 @@ def test_a_log_that_lost_all_behind_retention_goes_on_where_others_expect_it(
     assert ledger.append_entry(KIND_NO_OP, before.term, b"").position == end
     ledger.sync()
     ledger.close()
-    ledger, _ = open_ledger(tmp_path, end, durable_index=first)
+    ledger, _ = open_ledger(tmp_path, end)
     check_whole(ledger)
     assert ledger.last_index == first
 
@@ -209,7 +209,7 @@ def test_a_cut_behind_retention_keeps_what_is_before_it(ledger: Ledger, tmp_path
     assert [ledger.entry(n) for n in range(ledger.first_index, cut)] == kept
     ledger.sync()
     ledger.close()
-    ledger, _ = open_ledger(tmp_path, kept[-1].position, durable_index=cut - 2)
+    ledger, _ = open_ledger(tmp_path, kept[-1].position)
     assert [ledger.entry(n) for n in range(ledger.first_index, cut)] == kept
 
 
@@ -354,7 +354,7 @@ def test_an_empty_log_behind_a_snapshot_remembers_what_comes_next(tmp_path: Path
         assert (ledger.first_index, ledger.last_index, ledger.last_term) == (1000, 999, 9)
         assert (ledger.tail.link.chain_crc, ledger.max_position) == (0xABCDEF01, 7 * FILE + 123)
         ledger.close()
-        ledger, _ = open_ledger(tmp_path, 7 * FILE + 123, durable_index=999)
+        ledger, _ = open_ledger(tmp_path, 7 * FILE + 123)
     assert ledger.append_entry(KIND_NO_OP, 9, b"").entry_index == 1000
     assert ledger.term_runs() == [(1000, 9)]
 

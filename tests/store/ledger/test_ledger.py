@@ -84,7 +84,7 @@ def test_golden_bytes_are_read_back(tmp_path: Path) -> None:
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data.ljust(size_bytes, b"\0"))
-    ledger, report = open_ledger(tmp_path, 182, durable_index=0)
+    ledger, report = open_ledger(tmp_path, 182)
     assert (report.entry_count, report.cut_size_bytes, report.rewritten_unit_count) == (1, 0, 0)
     assert ledger.index.get(0) == (0, 182, 1)
     entry = ledger.entry(0)

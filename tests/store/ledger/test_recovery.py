@@ -47,7 +47,7 @@ def test_cut_at_every_byte(ledger: Ledger, tmp_path: Path, fill: int) -> None:
     for cut in range(ends[2], ends[5] + 1):
         tail = bytes([fill]) * min(200, FILE - cut)
         path.write_bytes((whole[:cut] + tail).ljust(FILE, b"\0"))
-        ledger, report = open_ledger(tmp_path, ends[2], durable_index=2)
+        ledger, report = open_ledger(tmp_path, ends[2])
         good = max(end for end in ends if end <= cut)
         assert ledger.max_position == good == report.end_position == ledger.flushed_position
         assert ledger.last_index == ends.index(good)
@@ -117,7 +117,7 @@ def test_a_blank_without_an_entry_behind_it_is_taken_back(ledger: Ledger, tmp_pa
     end = last.position + last.size_bytes
     ledger.close()
     data_file(tmp_path, FILE).write_bytes(bytes(FILE))
-    ledger, report = open_ledger(tmp_path, end, durable_index=last.entry_index)
+    ledger, report = open_ledger(tmp_path, end)
     assert (ledger.max_position, ledger.last_index) == (end, last.entry_index)
     assert report.cut_size_bytes > 0
     assert ledger.append_entry(KIND_NO_OP, ledger.term, b"").position == end
@@ -167,7 +167,7 @@ def test_truncate_then_crash(tmp_path: Path, seed: int) -> None:
     durable = ledger.durable_index
     fs.build_image(str(tmp_path / "run"), str(tmp_path / "image"), random)
     ledger.close()
-    ledger, _ = open_ledger(tmp_path / "image", synced, durable_index=durable)
+    ledger, _ = open_ledger(tmp_path / "image", synced)
     recovered = entries(ledger)
     assert len(recovered) >= max(len(kept), durable + 1)
     assert recovered == after[: len(recovered)]
@@ -197,7 +197,7 @@ def test_power_loss_keeps_all_that_was_synced(tmp_path: Path, seed: int) -> None
     first = ledger.first_index
     fs.build_image(str(tmp_path / "run"), str(tmp_path / "image"), random)
     ledger.close()
-    ledger, _ = open_ledger(tmp_path / "image", synced, durable_index=durable)
+    ledger, _ = open_ledger(tmp_path / "image", synced)
     assert ledger.first_index == first
     assert ledger.last_index >= durable
     assert ledger.flushed_position == ledger.max_position >= synced
@@ -447,15 +447,15 @@ def test_torn_tail_vs_corruption(
     bad = good[: at + offset] + wrong + good[at + offset + len(wrong) :]
     path.write_bytes(bad)
     before = image(tmp_path)
-    for mark, index in ((begins[number] + 1, -1), (begins[number + 1], number), (0, number)):
+    for mark in (begins[number] + 1, begins[number + 1]):
         with pytest.raises(CorruptionError) as caught:
-            open_ledger(tmp_path, mark, durable_index=index)
+            open_ledger(tmp_path, mark)
         error = caught.value
         assert (error.path, error.field) == (str(path), field)
         assert at <= error.at < at + 48
         assert error.expected != error.actual
         assert image(tmp_path) == before, "the evidence is kept"
-    ledger, report = open_ledger(tmp_path, at, durable_index=number - 1)
+    ledger, report = open_ledger(tmp_path, at)
     assert (ledger.last_index, ledger.max_position) == (number - 1, at)
     assert (report.first_cut_index, report.cut_size_bytes) == (number, begins[-1] - at)
     assert field in report.cut_reason
@@ -492,14 +492,10 @@ def test_too_few_bytes_are_corruption_too(tmp_path: Path, five: tuple[Path, list
     end = five[1][-1]
     with pytest.raises(CorruptionError, match="magic is 0, expected 1"):
         open_ledger(tmp_path, end + 1)
-    with pytest.raises(CorruptionError):
-        open_ledger(tmp_path, end, durable_index=5)
     for path in (tmp_path / "dledger-n0" / "data").iterdir():
         path.unlink()
     with pytest.raises(CorruptionError, match=r"log end .*expected bytes up to 1"):
         open_ledger(tmp_path, 1)
-    with pytest.raises(CorruptionError, match=r"log end .*entries up to 4"):
-        open_ledger(tmp_path, 0, durable_index=4)
     ledger, _ = open_ledger(tmp_path, 0)
     assert ledger.last_index == -1
 

@@ -26,15 +26,11 @@ _LIMITS: Final = LinkLimits()
 
 
 class _Peer(PeerRecord):
-    __slots__ = ("_connections",)
+    __slots__ = ("connections",)
 
     def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
         super().__init__(node, address)
-        self._connections: list[HaConnection] = []
-
-    @property
-    def connections(self) -> list[HaConnection]:
-        return self._connections
+        self.connections: list[HaConnection] = []
 
 
 class HaLink(CommonLink[HaConnection, _Peer]):

@@ -9,7 +9,7 @@ the binding, epochs, a cut, a beginning and `open`.
 import contextlib
 import secrets
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from node.replication.ha.core.effects import LossReport
 from node.replication.ha.core.epochs import Epochs
@@ -29,13 +29,13 @@ from node.runtime.clock import unix_ms
 from node.state.appends import Prepared
 from node.state.state import COMMAND_TOPIC
 from store.config import StoreConfig
-from store.durability.fatal import end_process
+from store.engine import Around, Closing
 from store.errors import RecordFormatError, StoreError
 from store.files.file_system import FileSystem
 from store.log.cut_file import CutFile
 from store.log.record_log import AppendResult
 from store.log.shipped_log import CheckedRaw, PreparedBatch
-from store.opening import Progress, Recovery, no_progress
+from store.opening import Recovery
 from store.record.message import record_layout
 from store.record.stamp import QueueKey
 from store.record.topic_names import is_reserved
@@ -59,7 +59,7 @@ class ImageNeededError(HaError):
     position: int
 
 
-class HaLog:
+class HaLog(Closing):
     """Implements `node.replication.ha.core.effects.HaLogView`."""
 
     def __init__(
@@ -91,10 +91,7 @@ class HaLog:
         cluster_id: str,
         node_id: int,
         group: HaSettings,
-        fs: FileSystem | None = None,
-        now_unix_ms: Callable[[], int] = unix_ms,
-        on_fatal: Callable[[BaseException], None] = end_process,
-        progress: Progress = no_progress,
+        **around: Unpack[Around],
     ) -> Self:
         """Open the directory of a replica, made if necessary, and cut a torn tail.
 
@@ -103,7 +100,7 @@ class HaLog:
         """
         assert config.container == "commit_log", f"container {config.container}"
         assert config.flush == "sync", "an ack says synced"
-        fs = fs or FileSystem()
+        fs = around["fs"] = around.get("fs") or FileSystem()
         binding = BindingFile(fs, root)
         states: list[ReplicaState | None] = []
 
@@ -114,15 +111,7 @@ class HaLog:
             )
             states.append(binding.load(must_exist=has_log))
 
-        store = ShippedStore.open(
-            root,
-            config,
-            fs=fs,
-            now_unix_ms=now_unix_ms,
-            on_fatal=on_fatal,
-            progress=progress,
-            before_running=before_running,
-        )
+        store = ShippedStore.open(root, config, before_running=before_running, **around)
         try:
             log = cls(store, fs, binding, states[0])
             log._drop_half_batch(store.recovery)
@@ -302,9 +291,3 @@ class HaLog:
     def close(self) -> None:
         """Make everything durable and release the directory. Raises as `Store.close`."""
         self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

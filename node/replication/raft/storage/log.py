@@ -8,9 +8,8 @@ truncation, a snapshot and `open`.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from node.replication.raft.storage.configurations import (
     LogConfigurations,
@@ -20,7 +19,6 @@ from node.replication.raft.storage.configurations import (
 from node.replication.raft.storage.hard_state import NodeFile, load_node_file
 from node.replication.raft.storage.received_snapshot import ReceivedSnapshot
 from node.replication.raft.storage.snapshot import Snapshot, decode_snapshot
-from node.runtime.clock import unix_ms
 from node.state.appends import Prepared
 from raft.errors import ForeignChainError, PeerProtocolError
 from raft.messages import (
@@ -35,17 +33,17 @@ from raft.messages import (
     Term,
 )
 from raft.pump.effects import Checked, Payload
-from raft.ready import EntryKind, HardState, InitialState, bootstrap_state, joining_state
+from raft.ready import EntryKind, InitialState, bootstrap_state, joining_state
 from raft.rules.divergence import check_same_chain
 from store.config import StoreConfig
-from store.durability.fatal import end_process
+from store.engine import Around, Closing
 from store.errors import CorruptionError, FileSystemError, ForeignEntryError, StoreFullError
 from store.files.file_system import FileSystem
 from store.format import ENTRY_HEADER_SIZE_BYTES
 from store.ledger.entry import ChainLink
 from store.ledger.ledger import Deletion, PreparedEntry
 from store.ledger.raw import CheckedEntries, chain_crc_of
-from store.opening import Progress, Recovery, no_progress
+from store.opening import Recovery
 from store.replicated.ledger_store import ReplicaStore
 
 OWN_ENTRY_SIZE_BYTES_MAX: Final = 64 * 1024
@@ -89,7 +87,7 @@ class _RecentEntries:
         self.lo, self.hi = NO_INDEX, NO_INDEX - 1
 
 
-class LedgerLog:
+class LedgerLog(Closing):
     """Implements `raft.pump.effects.PumpLog`."""
 
     def __init__(self, store: ReplicaStore, node_file: NodeFile, fs: FileSystem) -> None:
@@ -97,6 +95,8 @@ class LedgerLog:
         self.store: Final = store
         self._ledger: Final = store.ledger
         self.node_file: Final = node_file
+        self.save_hard_state: Final = node_file.save_hard_state
+        """Saves term, vote and standing; see `PumpLog.save_hard_state`. Durable on return."""
         self.received: Final = ReceivedSnapshot(fs, store.root)
         self._configurations: Final = LogConfigurations(store.ledger, node_file)
         self._applied: Index = NO_INDEX
@@ -113,10 +113,7 @@ class LedgerLog:
         *,
         cluster_id: str,
         node_id: NodeId,
-        fs: FileSystem | None = None,
-        now_unix_ms: Callable[[], int] = unix_ms,
-        on_fatal: Callable[[BaseException], None] = end_process,
-        progress: Progress = no_progress,
+        **around: Unpack[Around],
     ) -> Self:
         """Open the directory of a node, made if necessary, and finish what a crash left half done.
 
@@ -124,21 +121,13 @@ class LedgerLog:
         node file, all of them before anything is promised. `start_at` comes next.
         """
         assert config.container == "ledger", f"container {config.container}"
-        fs = fs or FileSystem()
+        fs = around["fs"] = around.get("fs") or FileSystem()
         node_file = NodeFile(fs, root)
 
         def before_running(recovery: Recovery) -> None:
             load_node_file(node_file, recovery, config, cluster_id, node_id)
 
-        store = ReplicaStore.open(
-            root,
-            config,
-            fs=fs,
-            now_unix_ms=now_unix_ms,
-            on_fatal=on_fatal,
-            progress=progress,
-            before_running=before_running,
-        )
+        store = ReplicaStore.open(root, config, before_running=before_running, **around)
         try:
             log = cls(store, node_file, fs)
             log._finish_opening()
@@ -373,10 +362,6 @@ class LedgerLog:
         self.store.truncate_from(lo)
         self._configurations.cut(lo)
 
-    def save_hard_state(self, hard_state: HardState) -> None:
-        """Save term, vote and standing; see `PumpLog.save_hard_state`. Durable on return."""
-        self.node_file.save_hard_state(hard_state)
-
     # --- Reading ---
 
     def read_raw(self, lo: Index, hi: Index) -> bytes:
@@ -487,9 +472,3 @@ class LedgerLog:
     def close(self) -> None:
         """Make everything durable and release the directory. Raises as `Store.close`."""
         self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -134,8 +134,7 @@ def test_a_state_arrives_whole(size_bytes: int) -> None:
     assert max(pair.run()) == min(size_bytes, _LIMITS.queued_size_bytes_max), "in the queue"
     assert pair.received == [(message(), pair.state)]
     assert pair.failed == []
-    sender, receiver = pair.sender, pair.receiver
-    assert (sender.sent_count, receiver.held_size_bytes, receiver.received_count) == (1, 0, 1)
+    assert (pair.sender.sent_count, pair.receiver.held_size_bytes) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,13 @@
-"""Work that only the leader's broker does, beside answering calls: deliver, redeliver, ask back.
+"""Tasks beside the calls that began them: held until they end; the loop gets the error of each.
 
-Owns its type, and the tasks that do it. Everything such work remembers beside the replicated state
-is of one term: the next leader begins with the state alone.
+Must not know what a task does.
 """
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
-
-
-class LeaderWork(Protocol):
-    """Begins and ends with the leadership of this node. Runs on the loop's thread."""
-
-    def begin(self) -> None:
-        """Begin: this node leads, and has applied everything that was acknowledged before."""
-
-    def end(self) -> None:
-        """Forget what is under way: this node leads no longer, or stops. Only after `begin`."""
 
 
 class BackgroundTasks:
@@ -28,12 +17,12 @@ class BackgroundTasks:
         """The loop's exception handler gets errors under the text `failure`. Those that are
         `expected` are for the awaiter of a task alone."""
         self._failure, self._expected = failure, expected
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def run(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
         """Begin work."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._on_done)
         return task
 
@@ -48,7 +37,7 @@ class BackgroundTasks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _on_done(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, self._expected):
             context = {"message": self._failure, "exception": error}
