@@ -12,7 +12,8 @@ from random import Random
 import pytest
 
 from simulation.mutants import Switch, read, run_table
-from simulation.raft.mutants import MUTANTS, run_seed
+from simulation.raft.__main__ import MUTANTS
+from simulation.raft.runner import run_seed
 from tests import seeds
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -58,7 +59,7 @@ def test_a_share_of_the_planted_faults_is_found(capsys: pytest.CaptureFixture[st
     chosen = random.sample(BY_SEEDS, BY_SEEDS_COUNT) + random.sample(DIRECTED, DIRECTED_COUNT)
     names = [mutant.name for mutant in chosen]
     lines: list[str] = []
-    code = run_table(MUTANTS, run_seed, names, tell=lines.append)
+    code = run_table(MUTANTS, lambda seed: run_seed(seed).code, names, tell=lines.append)
     command = f"python -m simulation.raft mutants {' '.join(names)}"
     assert code == 0, "\n".join([command, *lines])
     with capsys.disabled():
