@@ -90,8 +90,9 @@ async def measure(
         async with quorumlog.connect(own.bootstrap, timeout_ms=_TIMEOUT_MS) as client:
             await make_topic(client, ClusterLoad())
             points = await append_points(client, own, kinds, scale, show)
-            memory = max(_own_memory(pid) for pid in own.pids.values())
-            read_cpu_s = await _read_cpu(client, own, scale, show)
+            resident = [psutil.Process(pid).memory_info() for pid in own.pids.values()]
+            load = ClusterLoad(seconds=scale.read_seconds)
+            read = await cluster.consume(client, load, show, pids=own.pids)
             catch_up = await _catch_up(client, own, scale, show)
             kills = await failover.measure(client, own.nodes, kills=scale.kills, seed=1, show=show)
         place = {**machine(), "directory_kind": own.directory_kind, "node_count": NODE_COUNT}
@@ -102,11 +103,12 @@ async def measure(
         source=f"measured on {place['cpu_count']} cores, {place['directory_kind']}",
         is_measured=True,
         appends=tuple(points[: len(KINDS)]),
-        read_cpu_s=read_cpu_s,
+        read_cpu_s=float(sum(row["cpu_s"] for row in read["cpu"]) / read["consumed_count"]),
         catch_up_bytes_per_s=catch_up,
         failover_s=kills["next_ack"]["p50_ms"] / 1e3,
         failover_s_max=kills["next_ack"]["max_ms"] / 1e3,
-        node_memory_size_bytes=memory,
+        # Without the pages of files.
+        node_memory_size_bytes=max(int(one.rss - one.shared) for one in resident),
         machine=place,
         made_unix_ms=int(time.time() * 1e3),
         **disk,
@@ -134,7 +136,11 @@ async def append_points(
                 body_size_bytes=size_bytes,
                 batch_count=count,
             )
-            slices.append(await _slice(client, own, load, show))
+            leader = f"node {own.nodes.leader_id()}"
+            figures = await cluster.produce(client, load, show, pids=own.pids)
+            cpu_s = {row["process"]: row["cpu_s"] for row in figures["cpu"]}
+            batches = figures["acked_count"] / count
+            slices.append(_Slice(batches, figures["seconds"], cpu_s[leader], sum(cpu_s.values())))
     points = []
     for (count, size_bytes), slices in by_kind.items():
         batches = sum(one.batches for one in slices)
@@ -157,28 +163,6 @@ class _Slice(NamedTuple):
     seconds: float
     leader_cpu_s: float
     nodes_cpu_s: float
-
-
-async def _slice(client: "Client", own: OwnCluster, load: ClusterLoad, show: Progress) -> _Slice:
-    leader = f"node {own.nodes.leader_id()}"
-    figures = await cluster.produce(client, load, show, pids=own.pids)
-    cpu_s = {row["process"]: row["cpu_s"] for row in figures["cpu"]}
-    batches = figures["acked_count"] / load.batch_count
-    return _Slice(batches, figures["seconds"], cpu_s[leader], sum(cpu_s.values()))
-
-
-async def _read_cpu(
-    client: "Client", own: OwnCluster, scale: CalibrationScale, show: Progress
-) -> float:
-    load = ClusterLoad(seconds=scale.read_seconds)
-    figures = await cluster.consume(client, load, show, pids=own.pids)
-    return float(sum(row["cpu_s"] for row in figures["cpu"]) / figures["consumed_count"])
-
-
-def _own_memory(pid: int) -> int:
-    """Return the resident bytes of a process that are no pages of files."""
-    memory = psutil.Process(pid).memory_info()
-    return int(memory.rss - memory.shared)
 
 
 async def _catch_up(

@@ -48,15 +48,12 @@ def compare(sessions: Iterable[Session], peers: Sequence[str]) -> list[dict[str,
                 row.values.setdefault(peer, {})[session["round"]] = cell["value"]
         if session["failure"]:
             failures.setdefault((peer, f"{place}/{session['scenario']}"), session["failure"])
-    return [row.told(peers, failures) for row in _ordered(rows.values())]
-
-
-def _ordered(rows: Iterable["_Row"]) -> list["_Row"]:
-    """Return the rows by place, in each the machine's own first, otherwise in their order."""
-    ordered = list(rows)
-    places = list(dict.fromkeys(row.place for row in ordered))
-    scenarios = ("limits", "rates", "topics", "growth")
-    return sorted(ordered, key=lambda row: (places.index(row.place), scenarios.index(row.scenario)))
+    places = list(dict.fromkeys(place for place, _ in rows))
+    scenarios = ("limits", "rates", "topics", "growth")  # The machine's own come first.
+    ordered = sorted(
+        rows.values(), key=lambda row: (places.index(row.place), scenarios.index(row.scenario))
+    )
+    return [row.told(peers, failures) for row in ordered]
 
 
 class _Row:

@@ -47,9 +47,11 @@ def _who(peers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _limits(rows: Sequence[Mapping[str, Any]]) -> str:
-    limits = [
-        f"{row['row']} {_span(row['machine'], row['unit'])}" for row in rows if row["machine"]
-    ]
+    limits = []
+    for row in rows:
+        if figures := row["machine"]:
+            median, lo, hi = (_short(figures[name]) for name in ("median", "lo", "hi"))
+            limits.append(f"{row['row']} {median} {row['unit']} ({lo} to {hi})")
     return "; ".join(limits) + "." if limits else ""
 
 
@@ -74,10 +76,10 @@ def _ratios(rows: Sequence[Mapping[str, Any]], peers: Sequence[str], notes: "_No
 
 
 def _values(rows: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> str:
-    lines = [
-        [row["row"], row["unit"], *(_median(row["peers"][peer]["value"]) for peer in peers)]
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        values = [row["peers"][peer]["value"] for peer in peers]
+        lines.append([row["row"], row["unit"], *(_short(v["median"]) if v else "" for v in values)])
     return "The medians behind them, of this run on this machine.\n\n" + _table(
         ["", "unit", *peers], lines
     )
@@ -88,15 +90,6 @@ def _ratio(figures: Mapping[str, Any]) -> str:
     if figures["count"] > 1:
         text += f" ({_short(figures['lo'])} to {_short(figures['hi'])})"
     return f"**{text}**" if figures["median"] < 1 else text
-
-
-def _span(figures: Mapping[str, Any], unit: str) -> str:
-    lo, hi = _short(figures["lo"]), _short(figures["hi"])
-    return f"{_short(figures['median'])} {unit} ({lo} to {hi})"
-
-
-def _median(figures: Mapping[str, Any] | None) -> str:
-    return "" if figures is None else _short(figures["median"])
 
 
 def _short(value: float) -> str:

@@ -100,13 +100,12 @@ def bench_config(container: Container, **changes: Any) -> StoreConfig:
     return StoreConfig(**{**settings, **changes})
 
 
-def one_batch(count: int, queue_count: int = 1, *, keys: bool = False) -> bytes:
+def one_batch(count: int, queue_count: int = 1) -> bytes:
     """Return `count` encoded records of 1 KiB, spread over some queues of one topic."""
     body = os.urandom(BODY_SIZE_BYTES)
-    extra = {"KEYS": "order-000123"} if keys else {}
+    properties = {"TAGS": "TagA"}
     return b"".join(
-        encode_message("bench", n % queue_count, body, {"TAGS": "TagA", **extra})
-        for n in range(count)
+        encode_message("bench", n % queue_count, body, properties) for n in range(count)
     )
 
 
@@ -116,18 +115,14 @@ def opened(directory: str, config: StoreConfig) -> Iterator[Store]:
     root = tempfile.mkdtemp(prefix="engine-", dir=directory)
     try:
         with Store.open(root, config, maintain=False) as store:
-            _await_files(store)
+            # Until the next files are made: only the appends into them are measured.
+            deadline = time.monotonic() + _FILES_DEADLINE_S
+            while store.stats().gauges.prepared_file_count < config.preallocate_file_count:
+                assert time.monotonic() < deadline, f"no files after {_FILES_DEADLINE_S} s"
+                time.sleep(0.01)
             yield store
     finally:
         shutil.rmtree(root)
-
-
-def _await_files(store: Store) -> None:
-    """Wait until the next files are made: only the appends into them are measured."""
-    deadline = time.monotonic() + _FILES_DEADLINE_S
-    while store.stats().gauges.prepared_file_count < store.config.preallocate_file_count:
-        assert time.monotonic() < deadline, f"no files after {_FILES_DEADLINE_S} s"
-        time.sleep(0.01)
 
 
 def _figure(values: list[float], **fields: Any) -> EngineFigure:

@@ -5,16 +5,17 @@ Owns the plain loops without any of our code: copy into a map, read a file, sync
 
 import mmap
 import os
+import tempfile
 import time
 
 _CHUNK_SIZE_BYTES = 1 << 20
+_PAGE_SIZE_BYTES = 4096
 
 
 def copy_bytes_per_second(directory: str, chunk_size_bytes: int, total_size_bytes: int) -> float:
     """Copy one chunk repeatedly into a warm map; the limit of every append."""
-    path = os.path.join(directory, "limit-copy")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with tempfile.NamedTemporaryFile(dir=directory) as file:
+        fd = file.fileno()
         os.posix_fallocate(fd, 0, total_size_bytes)
         for at in range(0, total_size_bytes, _CHUNK_SIZE_BYTES):
             os.pwrite(fd, bytes(min(_CHUNK_SIZE_BYTES, total_size_bytes - at)), at)
@@ -26,9 +27,6 @@ def copy_bytes_per_second(directory: str, chunk_size_bytes: int, total_size_byte
                 mapped[at : at + chunk_size_bytes] = chunk
             seconds = time.perf_counter() - began
         return (hi // chunk_size_bytes) * chunk_size_bytes / seconds
-    finally:
-        os.close(fd)
-        os.unlink(path)
 
 
 def read_bytes_per_second(path: str) -> float:
@@ -41,22 +39,17 @@ def read_bytes_per_second(path: str) -> float:
         return size_bytes / (time.perf_counter() - began)
 
 
-def syncs_per_second(directory: str, count: int, write_size_bytes: int = 4096) -> float:
+def syncs_per_second(directory: str, count: int) -> float:
     """Write a page and fdatasync, one at a time, in space that was written before."""
-    path = os.path.join(directory, "limit-sync")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        data = os.urandom(write_size_bytes)
-        os.pwrite(fd, bytes(write_size_bytes * count), 0)
+    with tempfile.NamedTemporaryFile(dir=directory) as file:
+        fd, page = file.fileno(), os.urandom(_PAGE_SIZE_BYTES)
+        os.pwrite(fd, bytes(_PAGE_SIZE_BYTES * count), 0)
         os.fdatasync(fd)
         began = time.perf_counter()
         for number in range(count):
-            os.pwrite(fd, data, number * write_size_bytes)
+            os.pwrite(fd, page, number * _PAGE_SIZE_BYTES)
             os.fdatasync(fd)
         return count / (time.perf_counter() - began)
-    finally:
-        os.close(fd)
-        os.unlink(path)
 
 
 def disk_bytes_per_second(directory: str, size_bytes: int) -> tuple[float, float]:
@@ -65,17 +58,12 @@ def disk_bytes_per_second(directory: str, size_bytes: int) -> tuple[float, float
     Returns the bytes a second of both. Where a file system keeps files in memory only, reading is
     from there.
     """
-    path = os.path.join(directory, "limit-disk")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        chunk = os.urandom(_CHUNK_SIZE_BYTES)
+    with tempfile.NamedTemporaryFile(dir=directory) as file:
+        fd, chunk = file.fileno(), os.urandom(_CHUNK_SIZE_BYTES)
         began = time.perf_counter()
         for at in range(0, size_bytes, _CHUNK_SIZE_BYTES):
             os.pwrite(fd, chunk, at)
         os.fdatasync(fd)
         written_s = time.perf_counter() - began
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        return size_bytes / written_s, read_bytes_per_second(path)
-    finally:
-        os.close(fd)
-        os.unlink(path)
+        return size_bytes / written_s, read_bytes_per_second(file.name)

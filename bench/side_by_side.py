@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,12 +65,13 @@ def main(arguments: Sequence[str]) -> int:
     except (OtherRunError, RunUnderWayError) as error:
         print(f"bench/run: {error}", file=sys.stderr)
         return 2
-    run = _Run(journal, scale, places, missing)
+    planned, code = list(sessions(scale, list(places), peers, scenarios)), 130
     with contextlib.suppress(KeyboardInterrupt):
-        run.all(list(sessions(scale, list(places), peers, scenarios)))
+        _run_sessions(planned, journal, scale, places, missing)
+        code = 0
     record = _record(journal, peers, missing, arguments)
     _write(given.output, record)
-    return 130 if run.was_interrupted else 0
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,81 +119,66 @@ def _commit() -> str:
     return ran.stdout.strip() or "unknown"
 
 
-class _Run:
-    """The sessions of one run, in order."""
-
-    def __init__(
-        self,
-        journal: SessionJournal,
-        scale: PlanScale,
-        places: Mapping[str, str],
-        missing: Mapping[str, str],
-    ) -> None:
-        self._journal, self._scale, self._places = journal, scale, places
-        self._missing = missing
-        self._until = time.monotonic() + scale.run_s_max
-        self.was_interrupted = True
-        """Whether `all` has not come to its end."""
-
-    def all(self, planned: Sequence[PlannedSession]) -> None:
-        """Run the sessions that are not in the journal, until the time is over."""
-        for number, session in enumerate(planned, 1):
-            if session.key in self._journal.sessions:
-                continue
-            began = time.monotonic()
-            left_s = self._until - began
-            if left_s < _LEAST_SESSION_S:
-                break
-            cells, failure = self._one(session, left_s)
-            if failure and time.monotonic() >= self._until:
-                break  # Cut short by the end of the run: not the peer's fault.
-            took_s = round(time.monotonic() - began, 1)
-            self._journal.add(
-                {
-                    "key": session.key,
-                    **asdict(session),
-                    "took_s": took_s,
-                    "cells": cells,
-                    "failure": failure,
-                }
-            )
-            said = failure or f"{len(cells)} cells"
-            print(
-                f"bench/run: {number}/{len(planned)} {session.key}: {said} ({took_s} s)",
-                file=sys.stderr,
-            )
-        left_count = sum(session.key not in self._journal.sessions for session in planned)
-        if left_count:
-            print(
-                f"bench/run: time is over, {left_count} sessions are left; run it again to resume",
-                file=sys.stderr,
-            )
-        self.was_interrupted = False
-
-    def _one(
-        self, session: PlannedSession, left_s: float
-    ) -> tuple[list[dict[str, Any]], str | None]:
-        """Run a session; return its cells, and the reason if they are incomplete."""
-        if session.peer in self._missing:
-            return [], self._missing[session.peer]
-        seconds = min(self._scale.session_s_max[session.scenario], left_s)
-        with _directory(self._places[session.place]) as directory:
-            spec = {**asdict(session), "directory": directory, "scale": self._scale.row()}
-            # `-P`: a folder `bench` in the working directory is not the package.
-            words = [sys.executable, "-P", "-m", "bench.session", json.dumps(spec)]
-            try:
-                return _run_child(words, seconds)
-            finally:
-                _end_all(directory)
+def _run_sessions(
+    planned: Sequence[PlannedSession],
+    journal: SessionJournal,
+    scale: PlanScale,
+    places: Mapping[str, str],
+    missing: Mapping[str, str],
+) -> None:
+    """Run the sessions that are not in the journal, until the time is over."""
+    until = time.monotonic() + scale.run_s_max
+    for number, session in enumerate(planned, 1):
+        if session.key in journal.sessions:
+            continue
+        began = time.monotonic()
+        left_s = until - began
+        if left_s < _LEAST_SESSION_S:
+            break
+        if session.peer in missing:
+            cells, failure = list[dict[str, Any]](), missing.get(session.peer)
+        else:
+            seconds = min(scale.session_s_max[session.scenario], left_s)
+            cells, failure = _run_session(session, seconds, scale, places[session.place])
+        if failure and time.monotonic() >= until:
+            break  # Cut short by the end of the run: not the peer's fault.
+        took_s = round(time.monotonic() - began, 1)
+        journal.add(
+            {
+                "key": session.key,
+                **asdict(session),
+                "took_s": took_s,
+                "cells": cells,
+                "failure": failure,
+            }
+        )
+        said = failure or f"{len(cells)} cells"
+        print(
+            f"bench/run: {number}/{len(planned)} {session.key}: {said} ({took_s} s)",
+            file=sys.stderr,
+        )
+    left_count = sum(session.key not in journal.sessions for session in planned)
+    if left_count:
+        print(
+            f"bench/run: time is over, {left_count} sessions are left; run it again to resume",
+            file=sys.stderr,
+        )
 
 
-@contextlib.contextmanager
-def _directory(parent: str) -> Iterator[str]:
-    root = tempfile.mkdtemp(prefix="qlog-side-by-side-", dir=parent)
-    try:
-        yield root
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+def _run_session(
+    session: PlannedSession, seconds: float, scale: PlanScale, place: str
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Run a session in a new directory; return its cells, and the reason if they are incomplete."""
+    with tempfile.TemporaryDirectory(
+        prefix="qlog-side-by-side-", dir=place, ignore_cleanup_errors=True
+    ) as directory:
+        spec = {**asdict(session), "directory": directory, "scale": scale.row()}
+        # `-P`: a folder `bench` in the working directory is not the package.
+        words = [sys.executable, "-P", "-m", "bench.session", json.dumps(spec)]
+        try:
+            return _run_child(words, seconds)
+        finally:
+            _end_all(directory)
 
 
 def _run_child(words: Sequence[str], seconds: float) -> tuple[list[dict[str, Any]], str | None]:

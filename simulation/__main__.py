@@ -19,8 +19,9 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "chaos-tests"))
 from rich.console import Console
 from rich.progress import track
 
-from simulation.coverage import Coverage
+from simulation.coverage import SOMETIMES
 from simulation.plan import MODES, Case, draw
+from simulation.raft.coverage import Coverage
 from simulation.runner import failing_as, kind_of, run_many, shrink
 from simulation.trial import Report, run_case
 
@@ -77,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
         which.add_argument("seed", nargs="?", type=int)
         which.add_argument("--case", type=Path, help="a case written by shrink, instead of a seed")
     for one in (run, replay, smaller):
-        help_long = "of the time with faults, in simulated s; a seed is another run with another"
+        help_long = "of the time with faults, in simulated s; a seed is another run with another "
+        help_long += "(default: %(default)g)"
         one.add_argument("--long", type=float, default=DURATION_S, help=help_long)
         help_mode = "how all groups replicate; without it each seed draws one"
         one.add_argument("--replication", choices=MODES, help=help_mode)
@@ -115,15 +117,16 @@ def _run(given: argparse.Namespace) -> int:
         options += f" --replication {given.replication}"
     print(f"python -m simulation run --seeds {seeds[0]}..{seeds[-1]} {options}")
     began = time.monotonic()
-    coverage, reports = Coverage(), []
+    coverage, reports = Coverage(SOMETIMES), []
     case_of = partial(draw, duration_ms=int(given.long * 1000), replication=given.replication)
     running = run_many(case_of, seeds, jobs=given.jobs, seconds=given.seconds)
     console = Console(stderr=True)
     total = len(seeds) if given.seconds is None else None
     for report in track(running, "seeds", total, console=console, disable=not console.is_terminal):
-        coverage.add(report.coverage)
+        coverage.counts.update(report.coverage.counts)
         reports.append(report)
         if not report.passed:
+            print("\n".join(report.log_tail), file=sys.stderr)
             print(_summary(report))
             print(f"  python -m simulation replay {report.seed} {options}", flush=True)
     failed_count = sum(not report.passed for report in reports)
@@ -135,8 +138,7 @@ def _run(given: argparse.Namespace) -> int:
         f"in {time.monotonic() - began:.0f} s"
     )
     if given.coverage:
-        for name, count in sorted(coverage.counts.items()):
-            print(f"{count:8} {name}")
+        print("\n".join(coverage.lines()))
     missing = coverage.missing() if len(reports) >= COVERED_SEED_COUNT else []
     if missing:
         print(f"never reached: {', '.join(missing)}")

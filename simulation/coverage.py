@@ -3,7 +3,6 @@
 Owns the names: what is counted has to be listed here, so that a zero is noticed.
 """
 
-from collections import Counter
 from typing import Final
 
 from simulation.plan import DISK_FAULTS
@@ -40,27 +39,3 @@ SOMETIMES: Final = (
     "snapshot_received",
     "log_rolled",
 )
-
-
-class Coverage:
-    """The counters of one or of many worlds."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def hit(self, name: str) -> None:
-        """Count a state."""
-        self.note(name, 1)
-
-    def add(self, other: "Coverage") -> None:
-        """Add the counts of another world."""
-        self.counts.update(other.counts)
-
-    def note(self, name: str, count: int) -> None:
-        """Count a state that was reached `count` times."""
-        assert name in SOMETIMES, f"{name} is not listed in coverage.py"
-        self.counts[name] += count
-
-    def missing(self) -> list[str]:
-        """Return what was never reached."""
-        return [name for name in SOMETIMES if not self.counts[name]]

@@ -230,23 +230,22 @@ def run_table(
     names: Sequence[str],
     *,
     directed: bool = True,
-    tell: Callable[[str], None] = print,
 ) -> int:
     """Hunt mutants, by default all, and print the table; return non-zero when one survives or
     never ran."""
     wanted = [mutant for mutant in mutants if not names or mutant.name in names]
     unknown = set(names) - {mutant.name for mutant in wanted}
     if unknown:
-        tell(f"no such mutant: {', '.join(sorted(unknown))}")
+        print(f"no such mutant: {', '.join(sorted(unknown))}")
         return 2
     if not directed:
         wanted = [mutant for mutant in wanted if isinstance(mutant.killer, int)]
     nodes = sorted({mutant.killer for mutant in wanted if isinstance(mutant.killer, str)})
     if nodes and _run_tests(nodes, None)[0] != 0:
-        tell("the directed tests fail without any mutant: nothing can be concluded")
+        print("the directed tests fail without any mutant: nothing can be concluded")
         return 1
     width = max((len(mutant.name) for mutant in wanted), default=0)
-    tell(f"{'mutant':{width}} {'rule':5} {'killed by':44} {'when':18} {'line ran':>9} {'s':>6}")
+    print(f"{'mutant':{width}} {'rule':5} {'killed by':44} {'when':18} {'line ran':>9} {'s':>6}")
     survivors, idle = [], []
     for mutant in wanted:
         began = time.perf_counter()
@@ -256,13 +255,13 @@ def run_table(
             survivors.append(mutant.name)
         if not kill.ran:
             idle.append(mutant.name)
-        tell(
+        print(
             f"{mutant.name:{width}} {mutant.rule:5} {kill.killed_by or 'SURVIVED':44} "
             f"{kill.when:18} {kill.ran:>9} {seconds:>6.1f}"
         )
     if idle:
-        tell(f"changed lines that never ran: {', '.join(idle)}")
+        print(f"changed lines that never ran: {', '.join(idle)}")
     if survivors:
-        tell(f"survivors: {', '.join(survivors)}")
-    tell(f"{len(wanted) - len(survivors)} of {len(wanted)} mutants killed")
+        print(f"survivors: {', '.join(survivors)}")
+    print(f"{len(wanted) - len(survivors)} of {len(wanted)} mutants killed")
     return 1 if survivors or idle else 0

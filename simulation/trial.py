@@ -25,12 +25,13 @@ from checkers.history import Value
 from node.errors.common import NodeError
 from quorumlog.cluster.transport import Transport
 from simulation.cluster import Cluster
-from simulation.coverage import Coverage
+from simulation.coverage import SOMETIMES
 from simulation.half_batches import apart
-from simulation.injection.injector import Injector
+from simulation.injection import Injector
 from simulation.kernel.process import Process
 from simulation.operator import promote_afresh, promote_where_none_serves
 from simulation.plan import FAILING, Case
+from simulation.raft.coverage import Coverage
 from simulation.rpc.substitute import rpc_parts
 from simulation.world import World
 from store.durability.fatal import EXIT_INTERNAL_ERROR, EXIT_SYNC_FAILED
@@ -74,7 +75,7 @@ class Trial:
 
     def __init__(self, case: Case, world: World) -> None:
         self._case, self.world = case, world
-        self.coverage: Final = Coverage()
+        self.coverage: Final = Coverage(SOMETIMES)
         options = case.options
         self.cluster: Final = Cluster(
             world,
@@ -154,7 +155,7 @@ class Trial:
         if replication == "async_master":
             losses = find_losses(load.clients.places, drains, reports, operations)
             lost, gone = losses.lost, losses.lost | read_and_gone(operations, drains)
-            self.coverage.note("loss_reported", len(lost))
+            self.coverage.hit("loss_reported", len(lost))
             self._violations += losses.problems
             if gone:  # A message that was read and is lost now was sent all the same.
                 self._violations += map(str, check_values(operations))
@@ -176,8 +177,7 @@ class Trial:
                 if other != name:
                     raise AssertionError(f"I1: {other} and {name} both lead term {term}")
         assert leaders, "nodes log which node leads, or nothing proves I1"
-        for _ in range(len(leaders) - 1):
-            self.coverage.hit("leader_changed")
+        self.coverage.hit("leader_changed", len(leaders) - 1)
 
     def note_states(self) -> None:
         """Count what the cluster and its clients went through."""
@@ -197,7 +197,7 @@ class Trial:
                 "group_read": len(clients.group_seen),
             }
         for name, count in found.items():
-            self.coverage.note(name, count)
+            self.coverage.hit(name, count)
 
     def check_ends(self) -> None:
         """Raise if a node ended on its own that had no reason to."""

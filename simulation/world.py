@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import os
 import pkgutil
 import shutil
@@ -59,6 +60,17 @@ class LogLine:
         return f"{self.at_ns // NS_PER_MS:8} {self.process} {self.level} {self.event} {more}"
 
 
+class _LogHandler(logging.Handler):
+    """Takes what processes log by the library of Python, too: it would be on stderr."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._world.note(record.levelname.lower(), {"event": self.format(record)})
+
+
 class World:
     """One world. Enter it before anything of it is made."""
 
@@ -74,6 +86,7 @@ class World:
         self._substitution = Substitution(PACKAGES)
         self._root: Path | None = None
         self._logging: dict[str, Any] = {}
+        self._handler = _LogHandler(self)
         self._was_collecting = False
 
     def __enter__(self) -> Self:
@@ -83,6 +96,7 @@ class World:
         self._substitution.replace(self.parts())
         self._logging = structlog.get_config()
         structlog.configure(processors=[self._take_line], cache_logger_on_first_use=False)
+        logging.getLogger().addHandler(self._handler)
         # What a collection finds, and when, depends on the interpreter; `__del__` is code, too.
         self._was_collecting = gc.isenabled()
         gc.disable()
@@ -96,6 +110,7 @@ class World:
         self._substitution.undo()
         if self._was_collecting:
             gc.enable()
+        logging.getLogger().removeHandler(self._handler)
         structlog.configure(**self._logging)
         assert self._root is not None
         shutil.rmtree(self._root, ignore_errors=True)
@@ -141,10 +156,14 @@ class World:
             **disk_parts(hub, self.machines),
         }
 
-    def _take_line(self, _logger: Any, level: str, fields: Any) -> Any:
+    def note(self, level: str, fields: dict[str, Any]) -> None:
+        """Note a line of the log of the process that runs."""
         process = self.hub.current
         name = process.name if isinstance(process, Process) else "world"
-        self.log.append(LogLine(self.hub.now_ns, name, level, dict(fields)))
+        self.log.append(LogLine(self.hub.now_ns, name, level, fields))
+
+    def _take_line(self, _logger: Any, level: str, fields: Any) -> Any:
+        self.note(level, dict(fields))
         raise structlog.DropEvent
 
 

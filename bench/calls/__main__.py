@@ -88,14 +88,12 @@ def lines(result: MeasuredCalls, top: int) -> list[str]:
     for title, processes in titles.items() if top else ():
         for one in processes:
             text.append(f"{title}, {one.role}: calls, calls in C from there, function")
-            text += [_top_line(row) for row in one.top(top)]
+            for row in one.top(top):
+                made = ", ".join(f"{name} {count:g}" for name, count in list(row["c"].items())[:6])
+                what = f"{row['function']}  {made}"
+                text.append(f"  {row['calls']:7.2f} {row['c_calls']:7.2f}  {what}")
             text.append("")
     return text[:-1]
-
-
-def _top_line(row: dict[str, Any]) -> str:
-    made = ", ".join(f"{name} {count:g}" for name, count in list(row["c"].items())[:6])
-    return f"  {row['calls']:7.2f} {row['c_calls']:7.2f}  {row['function']}  {made}"
 
 
 if __name__ == "__main__":

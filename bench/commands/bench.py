@@ -43,13 +43,6 @@ for _command in (
     bench.add_command(_command)
 
 
-def _default_places() -> dict[str, str]:
-    places = {"disk": tempfile.gettempdir()}
-    if os.access("/dev/shm", os.W_OK):
-        places = {"tmpfs": "/dev/shm", **places}
-    return places
-
-
 @bench.command()
 @click.option("--dir", "directory", help="Measure in this directory only.")
 @click.option("--only", multiple=True, help="Run only this measurement; may be given again.")
@@ -76,7 +69,8 @@ def engine(directory: str | None, only: tuple[str, ...], quick: bool, output: Fo
             why=f"known are {', '.join(MEASURES)}",
             do="name one of these with --only",
         )
-    places = {directory: directory} if directory else _default_places()
+    memory = {"tmpfs": "/dev/shm"} if os.access("/dev/shm", os.W_OK) else {}
+    places = {directory: directory} if directory else {**memory, "disk": tempfile.gettempdir()}
     figures = measure(
         places,
         QUICK if quick else EngineScale(),

@@ -53,7 +53,13 @@ class BookKeeperPeer(RemotePeer):
         self._control_port, metadata_port, *ports = free_ports(2 + _NODE_COUNT)
         path = os.path.join(directory, "zoo.cfg")
         write_properties(
-            path, _zookeeper_properties(metadata_port, os.path.join(directory, _METADATA))
+            path,
+            {
+                "dataDir": os.path.join(directory, _METADATA),
+                "clientPort": str(metadata_port),
+                "clientPortAddress": "127.0.0.1",
+                "admin.enableServer": "false",
+            },
         )
         self._java(_METADATA, "org.apache.zookeeper.server.quorum.QuorumPeerMain", path)
         await self._processes.until_listening(metadata_port, "ZooKeeper")
@@ -96,15 +102,6 @@ class BookKeeperPeer(RemotePeer):
         moment_s = await self._processes.restart(*(f"n{n}" for n in range(_NODE_COUNT)))
         await self._open()
         return moment_s
-
-
-def _zookeeper_properties(port: int, root: str) -> dict[str, str]:
-    return {
-        "dataDir": root,
-        "clientPort": str(port),
-        "clientPortAddress": "127.0.0.1",
-        "admin.enableServer": "false",
-    }
 
 
 def _bookie_properties(metadata: str, port: int, root: str) -> dict[str, str]:

@@ -93,10 +93,9 @@ class KafkaPeer(ProcessPeer):
 
         self._admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
 
-        def is_known() -> bool:
-            return len(self._metadata().brokers) == _NODE_COUNT
-
-        await self._until(is_known, "not all brokers known")
+        await self._until(
+            lambda: len(self._metadata().brokers) == _NODE_COUNT, "not all brokers known"
+        )
 
     def _metadata(self, topic: str | None = None) -> Any:
         return self._admin.list_topics(topic, timeout=_TIMEOUT_S)
@@ -107,7 +106,11 @@ class KafkaPeer(ProcessPeer):
         await self._processes.until(lambda: asyncio.to_thread(is_so), what, KafkaException)
 
     async def _wait_led(self, topic: str) -> None:
-        await self._until(lambda: self._is_led(topic), f"{topic} has no leaders")
+        def is_led() -> bool:
+            partitions = self._metadata(topic).topics[topic].partitions.values()
+            return all(p.leader >= 0 and len(p.isrs) == _NODE_COUNT for p in partitions)
+
+        await self._until(is_led, f"{topic} has no leaders")
 
     def _make_topics(self, count: int) -> None:
         from confluent_kafka.admin import NewTopic
@@ -125,19 +128,16 @@ class KafkaPeer(ProcessPeer):
                 if error is not None:
                     raise PeerFailedError(f"topic {name} was not made: {error}")
 
-    def _is_led(self, topic: str) -> bool:
-        partitions = self._metadata(topic).topics[topic].partitions.values()
-        return all(p.leader >= 0 and len(p.isrs) == _NODE_COUNT for p in partitions)
-
     async def produce(self, load: PeerLoad) -> ProduceResult:
         """Send and await the delivery reports; to one partition if errors are tolerated, so that a
         dead leader is met by every message."""
         timeout_s = _FAILOVER_TIMEOUT_S if load.tolerates_errors else _TIMEOUT_S
+        is_alone = load.batch_count == load.in_flight_count == 1 and not load.rate_per_s
         publisher = _Publisher({
             "bootstrap.servers": self._servers,
             "acks": "all",
             "enable.idempotence": True,
-            "linger.ms": _linger_ms(load),
+            "linger.ms": 0 if is_alone else _LINGER_MS,
             "message.timeout.ms": round(timeout_s * 1e3),
             "socket.nagle.disable": True,
             "log_level": 0,
@@ -255,11 +255,6 @@ class _SentBatch:
             self.acked.set_result(None)
         else:
             self.acked.set_exception(PeerFailedError(f"Kafka did not ack: {self._error}"))
-
-
-def _linger_ms(load: PeerLoad) -> int:
-    is_alone = load.batch_count == load.in_flight_count == 1 and not load.rate_per_s
-    return 0 if is_alone else _LINGER_MS
 
 
 def _topic(number: int) -> str:

@@ -161,7 +161,7 @@ async def _run(plan: Plan, made: Campaign) -> int:
             if len(campaign.results) > HISTORY_KEPT_COUNT and result.verdict == "passed":
                 result.recorder.operations.clear()
         if campaign.results:
-            await asyncio.to_thread(campaign.finish_cluster)
+            await asyncio.to_thread(campaign.close_cluster, campaign.results[-1:])
     summary = CampaignSummary(
         campaign.results,
         seed=options.seed,

@@ -66,10 +66,9 @@ def calibrate(place: Path) -> MachineSpeed:
     """Measure this machine for about half a second; `place` is the parent of the nodes' files.
 
     Call it while no node runs."""
-    with tempfile.TemporaryDirectory(dir=place) as directory:
-        return MachineSpeed(
-            _mean(_work_ms), _mean(_squeeze_ms), asyncio.run(_wake_ms()), _sync_ms(Path(directory))
-        )
+    return MachineSpeed(
+        _mean(_work_ms), _mean(_squeeze_ms), asyncio.run(_wake_ms()), _sync_ms(place)
+    )
 
 
 def _mean(measure: Callable[[], float]) -> float:
@@ -112,15 +111,13 @@ async def _wake_ms() -> float:
     return statistics.fmean(spans_ms)
 
 
-def _sync_ms(directory: Path) -> float:
-    spans_ms = []
-    fd = os.open(directory / "calibration", os.O_RDWR | os.O_CREAT)
-    try:
-        for at in range(_ROUND_COUNT):
-            os.pwrite(fd, bytes([at]) * 4096, 0)
+def _sync_ms(place: Path) -> float:
+    with tempfile.TemporaryFile(dir=place) as file:
+
+        def sync_ms() -> float:
+            os.pwrite(file.fileno(), os.urandom(4096), 0)
             began = time.perf_counter()
-            os.fdatasync(fd)
-            spans_ms.append((time.perf_counter() - began) * 1000)
-    finally:
-        os.close(fd)
-    return statistics.fmean(spans_ms)
+            os.fdatasync(file.fileno())
+            return (time.perf_counter() - began) * 1000
+
+        return _mean(sync_ms)

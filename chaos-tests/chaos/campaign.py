@@ -68,7 +68,7 @@ class Campaign:
         self.artifacts.mkdir(parents=True, exist_ok=True)
         async with AsyncExitStack() as stack:
             await asyncio.to_thread(self._prepare, stack)
-            stack.push_async_callback(asyncio.to_thread, self._close_cluster, [])
+            stack.push_async_callback(asyncio.to_thread, self.close_cluster, [])
             self._stack = stack.pop_all()
         return self
 
@@ -105,19 +105,15 @@ class Campaign:
             await asyncio.to_thread(self._keep, result)
             self.show(self._explained(result))
         elif scenario.profile.is_own or self._cluster_count >= TRIALS_OF_A_CLUSTER:
-            await asyncio.to_thread(self._close_cluster, [result])
+            await asyncio.to_thread(self.close_cluster, [result])
         return result
-
-    def finish_cluster(self) -> None:
-        """Stop the cluster and check its stores; findings belong to its last trial."""
-        self._close_cluster(self.results[-1:])
 
     # --- Clusters ---
 
     def _cluster_for(self, scenario: Scenario, seed: int) -> Target:
         self._demand(scenario)
         if self._cluster is not None and self._cluster.profile != scenario.profile:
-            self._close_cluster(self.results[-1:])
+            self.close_cluster(self.results[-1:])
         if self._cluster is None:
             self.machine = calibrate(self._root)
             self.show(f"chaos-tests: this machine is {self.machine}")
@@ -139,9 +135,9 @@ class Campaign:
         """Return a cluster that is not started."""
         return ChaosCluster(directory, profile, self._server, self._shim, self.options.mode)
 
-    def _close_cluster(self, blamed: list[TrialResult]) -> None:
+    def close_cluster(self, blamed: list[TrialResult]) -> None:
         """Stop the cluster gracefully; check every byte, and derived files against the log
-        (I18)."""
+        (I18). Findings belong to the last of the `blamed`."""
         cluster, self._cluster = self._cluster, None
         if cluster is None:
             return

@@ -227,7 +227,10 @@ class ClassicMember:
             await self._commit_one(queue)
             self._offsets.pop(queue, None)
         for queue in [one for one in mine if one not in self._pulling]:
-            offset = await self._first_offset(queue)
+            answer = await self._ask(self._addresses[queue[0]], _FETCH, self._place(queue))
+            if answer.code not in (_FOUND, _NO_OFFSET):
+                raise ConnectionError
+            offset = int(answer.ext.get("offset", "0"))
             self._pulling[queue] = asyncio.create_task(self._pull(queue, offset))
             self._told()
 
@@ -239,12 +242,6 @@ class ClassicMember:
         name, queue_id = queue
         place = {"consumerGroup": self._group, "topic": self._topic, "queueId": str(queue_id)}
         return place | {"bname": name}
-
-    async def _first_offset(self, queue: Queue) -> int:
-        answer = await self._ask(self._addresses[queue[0]], _FETCH, self._place(queue))
-        if answer.code not in (_FOUND, _NO_OFFSET):
-            raise ConnectionError
-        return int(answer.ext.get("offset", "0"))
 
     async def _commit(self) -> None:
         for queue in list(self._offsets):

@@ -301,24 +301,19 @@ class Poller(Reader):
             self._next = result.records[-1][0] + 1
 
 
-class GroupMember:
-    """A member of a consumer group: between them, members see everything at least once."""
+async def follow_in_group(clients: Clients, group: str) -> None:
+    """Consume as a member of a group, until cancelled: one that cannot continue is replaced.
 
-    def __init__(self, clients: Clients, group: str) -> None:
-        self._clients, self._group = clients, group
-
-    async def run(self) -> None:
-        """Consume until cancelled: a member that cannot continue is replaced by another."""
-        clients = self._clients
-        while True:  # Until all is read, also once the load has stopped.
-            member = clients.client.group_consumer(self._group, clients.topic)
-            try:
-                async with member:
-                    async for batch in member.batches():
-                        clients.group_seen.update(value_of(body) for body in batch.bodies())
-            except QuorumlogError as error:
-                clients.recorder.errors[error.code] += 1
-                await asyncio.sleep(clients.pause_s)
+    Between them, members see everything at least once."""
+    while True:  # Until all is read, also once the load has stopped.
+        member = clients.client.group_consumer(group, clients.topic)
+        try:
+            async with member:
+                async for batch in member.batches():
+                    clients.group_seen.update(value_of(body) for body in batch.bodies())
+        except QuorumlogError as error:
+            clients.recorder.errors[error.code] += 1
+            await asyncio.sleep(clients.pause_s)
 
 
 def _pairs(batch: quorumlog.MessageBatch) -> tuple[tuple[int, str], ...]:

@@ -7,7 +7,6 @@ delivered), `refused` (and yet delivered), `phantom`, `changed` (another queue).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from chaos.told import ToldOutcome
@@ -89,23 +88,14 @@ def check_delayed(history: DelayHistory) -> list[str]:
             problems.append(f"cancelled: {value} came although its cancel was acked: {copies[0]}")
         if sent.outcome is ToldOutcome.NOT_APPLIED:
             problems.append(f"refused: {value} came although its send was refused: {copies[0]}")
-        problems += _of_copies(sent, copies)
-    return problems + _too_early_seen(history)
-
-
-def _of_copies(sent: Sent, copies: Iterable[Delivered]) -> Iterable[str]:
-    for one in copies:
-        if one.store_unix_ms < sent.due_unix_ms:
-            early_ms = sent.due_unix_ms - one.store_unix_ms
-            yield f"early: {sent.value} was delivered {early_ms} ms before {sent}: {one}"
-        if one.queue_id != sent.queue_id:
-            yield f"changed: {sent.value} came in another queue than {sent}: {one}"
-
-
-def _too_early_seen(history: DelayHistory) -> list[str]:
-    """Return deliveries that were early by the consumer's own clock, whatever a record says."""
-    return [
-        f"early: {value} was seen at {at}, before {history.sent[value]}"
-        for value, at in history.seen_unix_ms.items()
-        if value in history.sent and at < history.sent[value].due_unix_ms
-    ]
+        for one in copies:
+            if one.store_unix_ms < sent.due_unix_ms:
+                early_ms = sent.due_unix_ms - one.store_unix_ms
+                problems.append(f"early: {value} was delivered {early_ms} ms before {sent}: {one}")
+            if one.queue_id != sent.queue_id:
+                problems.append(f"changed: {value} came in another queue than {sent}: {one}")
+    for value, at in history.seen_unix_ms.items():
+        # By the consumer's own clock, whatever a record says.
+        if value in history.sent and at < history.sent[value].due_unix_ms:
+            problems.append(f"early: {value} was seen at {at}, before {history.sent[value]}")
+    return problems

@@ -36,13 +36,10 @@ class Interceptor:
         """Flip a bit in some of the messages on these links."""
         self._write({f"{source}>{target}": {"flip": chance} for source, target in links})
 
-    def hold_loop(self, node: int, duration_ms: int) -> None:
-        """Hold the event loop of a node once, for this duration."""
-        self._write({f"hold {node}": {"loop_ms": duration_ms}})
-
-    def hold_interpreter(self, node: int, duration_ms: int) -> None:
-        """Hold the interpreter lock of a node once, for this duration: no thread of it runs."""
-        self._write({f"hold {node}": {"lock_ms": duration_ms}})
+    def hold(self, node: int, what: str, duration_ms: int) -> None:
+        """Hold the `loop` of events of a node once, for this duration, or the `lock` of its
+        interpreter: no thread of it runs."""
+        self._write({f"hold {node}": {f"{what}_ms": duration_ms}})
 
     def clear(self) -> None:
         """Let messages through again."""

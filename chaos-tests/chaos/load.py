@@ -17,12 +17,12 @@ from chaos.clients import (
     PLAIN_QUEUE,
     QUEUE_COUNT,
     Clients,
-    GroupMember,
     LoadWriter,
     Poller,
     RegisterReader,
     RegisterWriter,
     TailClient,
+    follow_in_group,
 )
 from chaos.errors import NotSoError
 from chaos.recorder import Recorder
@@ -80,8 +80,8 @@ class Load:
         for queue in LOG_QUEUES:
             self._start(Poller(clients, queue).run())
         for _ in range(2):
-            member = GroupMember(clients, f"{GROUP}-{prefix}")
-            self._members.append(asyncio.create_task(member.run()))
+            member = follow_in_group(clients, f"{GROUP}-{prefix}")
+            self._members.append(asyncio.create_task(member))
         return self
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

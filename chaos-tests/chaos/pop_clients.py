@@ -32,20 +32,14 @@ _DO: Final = ("ack", "forget", "nack", "hold", "reject")
 _WEIGHTS: Final = (82, 6, 6, 3, 3)
 
 
-class PopProducer:
-    """Sends messages of some message groups, each group in its order."""
-
-    def __init__(self, client: quorumlog.Client, topic: str, history: PopHistory) -> None:
-        self._client, self._topic, self._history = client, topic, history
-
-    async def run(self, count: int) -> None:
-        """Send `count` messages, one at a time."""
-        async with self._client.producer(timeout_ms=PATIENT_MS) as producer:
-            for number in range(count):
-                value, group = f"{self._topic}-{number}", f"g{number % MESSAGE_GROUP_COUNT}"
-                sending = producer.send(self._topic, body_of(value), message_group=group)
-                self._history.produced[value], _ = await outcome_of(sending)
-                await asyncio.sleep(PAUSE_S)
+async def produce(client: quorumlog.Client, topic: str, count: int, history: PopHistory) -> None:
+    """Send `count` messages, one at a time, of some message groups, each group in its order."""
+    async with client.producer(timeout_ms=PATIENT_MS) as producer:
+        for number in range(count):
+            value, group = f"{topic}-{number}", f"g{number % MESSAGE_GROUP_COUNT}"
+            sending = producer.send(topic, body_of(value), message_group=group)
+            history.produced[value], _ = await outcome_of(sending)
+            await asyncio.sleep(PAUSE_S)
 
 
 class PopWorker:

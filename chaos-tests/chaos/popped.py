@@ -95,11 +95,6 @@ class _Life:
         """Each with the count of the delivery that it names."""
         self.dead_count = 0
 
-    def earliest_end_unix_ms(self) -> float:
-        """Return the time before which the message was in flight, or not handed out."""
-        ends = [settle.invoke_unix_ms for _, settle in self.settles if settle.may_hold]
-        return min(ends, default=float("inf"))
-
 
 def check_pop(history: PopHistory, *, is_fifo: bool) -> list[str]:
     """Return every violation of a run after which the group was done, one text each."""
@@ -224,7 +219,8 @@ def _out_of_order(delivery: PopDelivery, before: list[_Life]) -> Iterator[str]:
         if is_together or (life.dead_count and not life.settles):
             continue
         later = [other for other in life.deliveries if other.taken_unix_ms > delivery.taken_unix_ms]
-        if later or life.earliest_end_unix_ms() > delivery.taken_unix_ms:
+        ends = (settle.invoke_unix_ms for _, settle in life.settles if settle.may_hold)
+        if later or min(ends, default=float("inf")) > delivery.taken_unix_ms:
             why = f"{later[0]} came after it" if later else f"{life.value} was not done"
             yield f"order: {delivery}: {why}"
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -88,12 +89,7 @@ class ScenarioContext:
         **named: _Arguments.kwargs,
     ) -> None:
         """Wait until a condition holds; it may block. Raises NotSoError."""
-        deadline = time.monotonic() + DEADLINE_S * self.options.time_scale
-        while not await asyncio.to_thread(condition, *given, **named):
-            self.load.check()
-            if time.monotonic() >= deadline:
-                raise NotSoError(f"waited {DEADLINE_S} s without success: {what}")
-            await asyncio.sleep(_POLL_S)
+        await self.until_true(what, partial(asyncio.to_thread, condition, *given, **named))
 
     async def until_true(
         self,

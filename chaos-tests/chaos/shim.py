@@ -63,18 +63,15 @@ class Shim:
 
     def __init__(self, library: Path, root: Path, control: Path, shadow: Path | None) -> None:
         """`root` holds the node's files, `shadow` a copy of durable data; None: no copy."""
-        self._library, self._root, self._shadow = library, root, shadow
+        self._library, self._root = library, root
+        self.shadow: Final = shadow
+        """Remainder after a power loss, see power.py; None unless it is kept."""
         self._path = control
         self._path.write_bytes(bytes(_SIZE_BYTES))
         with self._path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), _SIZE_BYTES)
         if shadow is not None:
             shadow.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def shadow(self) -> Path | None:
-        """Remainder after a power loss, see power.py; None unless it is kept."""
-        return self._shadow
 
     def environment(self) -> dict[str, str]:
         """Return the variables for the node's process."""
@@ -83,8 +80,8 @@ class Shim:
             "QUORUMLOG_TEST_SHIM": str(self._path),
             "QUORUMLOG_TEST_SHIM_ROOT": str(self._root),
         }
-        if self._shadow is not None:
-            variables["QUORUMLOG_TEST_SHIM_SHADOW"] = str(self._shadow)
+        if self.shadow is not None:
+            variables["QUORUMLOG_TEST_SHIM_SHADOW"] = str(self.shadow)
         return variables
 
     def fail(self, call: SystemCall, error: int, *, times: int = 0) -> None:

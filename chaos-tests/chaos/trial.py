@@ -162,7 +162,9 @@ class Trial:
             )
             await context.acked(BEFORE_COUNT)
             usage = await context.do(cluster.usage)
-            losses = await self._losses(load)
+            losses = frozenset[HaLoss]()
+            if self.may_lose:
+                losses = frozenset(await reported(load.clients.client))
             pace = Pace(one.pid for one in usage.values())
             recorder.note("phase", "fault")
             try:
@@ -201,12 +203,6 @@ class Trial:
         if result.late and self._options.judges_times:
             result.violations += result.late
             raise NotSoError("\n".join(result.late))
-
-    async def _losses(self, load: Load) -> frozenset[HaLoss]:
-        """Return the losses that were reported before this trial began."""
-        if not self.may_lose:
-            return frozenset()
-        return frozenset(await reported(load.clients.client))
 
     async def _judge(
         self, context: ScenarioContext, healed_ns: int, known: frozenset[HaLoss]

@@ -55,6 +55,8 @@ class Usage:
         files = Counter(name for name in targets if name.startswith("/"))
         deleted = sum(count for name, count in files.items() if name.endswith(_DELETED))
         sockets = sum(name.startswith("socket:") for name in targets)
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+        own_kib = next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
         return cls(
             pid=pid,
             socket_count=sockets,
@@ -62,7 +64,7 @@ class Usage:
             nameless_count=len(targets) - sockets - files.total(),
             deleted_count=deleted,
             same_file_count=max(files.values(), default=0),
-            memory_size_bytes=_own_memory_size_bytes(process),
+            memory_size_bytes=own_kib << 10,
         )
 
     def excess(self, before: "Usage") -> list[str]:
@@ -83,8 +85,3 @@ def _targets(process: psutil.Process) -> list[str]:
         except FileNotFoundError:
             pass  # Closed meanwhile.
     return targets
-
-
-def _own_memory_size_bytes(process: psutil.Process) -> int:
-    lines = Path(f"/proc/{process.pid}/status").read_text("utf-8").splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))

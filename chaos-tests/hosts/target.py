@@ -15,6 +15,7 @@ from chaos.profile import Profile
 from chaos.target import Target
 
 from deploy.local import LocalCluster
+from deploy.local_nodes import NodeHost
 from hosts.fabric.network import HostNetwork
 from hosts.limits import ProcessLimits, device_of
 
@@ -46,6 +47,7 @@ class HostTarget(Target):
         self._limits: dict[int, ProcessLimits] = {}
         with ExitStack() as stack:
             stack.enter_context(network)
+            hosts = network.hosts.values()
             local = LocalCluster.create(
                 directory,
                 profile.node_count,
@@ -53,7 +55,7 @@ class HostTarget(Target):
                 # A replica of the name server outside of loopback needs a password, and Raft needs
                 # no name server.
                 settings={**profile.node_settings(), "nameserver_listen": "off"},
-                hosts=network.node_hosts(),
+                hosts=[NodeHost(h.name, h.console_name, h.launcher) for h in hosts],
             )
             stack.callback(shutil.rmtree, directory)
             super().__init__(local, local.bootstrap, profile)

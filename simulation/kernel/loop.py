@@ -150,15 +150,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def stop(self) -> None:
         raise NotImplementedError
 
-    async def shutdown_asyncgens(self) -> None:
-        """There is nothing to shut down: generators are held until the world ends."""
-
-    async def shutdown_default_executor(
-        self,
-        timeout: float | None = None,  # noqa: ASYNC109 - asyncio's name.
-    ) -> None:
-        """There is nothing to shut down."""
-
     # --- Calls ---
 
     def time(self) -> float:
@@ -225,9 +216,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def get_debug(self) -> bool:
         return False
-
-    def get_task_factory(self) -> None:
-        return None
 
     def close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         """Run what an asynchronous generator has left to do; it was dropped before its end."""

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from simulation.mutants import read, run_table
 from simulation.raft import shrink
 from simulation.raft.coverage import Coverage
 from simulation.raft.runner import (
@@ -24,9 +25,11 @@ from simulation.raft.runner import (
     last_events,
     run_case,
     run_many,
+    run_seed,
 )
 
 FAILURES_SHOWN_MAX = 5
+MUTANTS = read(Path(__file__).with_name("mutants.txt"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,10 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _replay(parsed)
     if command == "shrink":
         return _shrink(parsed)
-    from simulation.mutants import run_table
-    from simulation.raft.mutants import MUTANTS, run_seed
-
-    return run_table(MUTANTS, run_seed, parsed.names, directed=not parsed.no_directed)
+    return run_table(
+        MUTANTS, lambda seed: run_seed(seed).code, parsed.names, directed=not parsed.no_directed
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,9 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     smaller.add_argument("--events", type=int, default=EVENT_COUNT_DEFAULT)
     smaller.add_argument("--out", type=Path, help="write the small case here")
 
-    mutants = commands.add_parser("mutants", help="switch each planted fault on and hunt it")
-    mutants.add_argument("names", nargs="*", help="only these")
-    mutants.add_argument(
+    hunt = commands.add_parser("mutants", help="switch each planted fault on and hunt it")
+    hunt.add_argument("names", nargs="*", help="only these")
+    hunt.add_argument(
         "--no-directed", action="store_true", help="leave out those that a directed test kills"
     )
     return parser

@@ -7,6 +7,7 @@ the list of names is closed: counting an unknown name is an error.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 STATES = (
     "leader_elected",
@@ -62,19 +63,16 @@ class Coverage:
 
     __slots__ = ("counts",)
 
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+    def __init__(self, states: Iterable[str] = STATES) -> None:
+        self.counts = Counter(dict.fromkeys(states, 0))
 
-    def hit(self, state: str) -> None:
-        assert state in _KNOWN, f"unknown state {state!r}"
-        self.counts[state] += 1
+    def hit(self, state: str, count: int = 1) -> None:
+        assert state in self.counts, f"unknown state {state!r}"
+        self.counts[state] += count
 
     def missing(self) -> list[str]:
         """Return the states that were never reached."""
-        return [state for state in STATES if not self.counts[state]]
+        return [state for state, count in self.counts.items() if not count]
 
     def lines(self) -> list[str]:
-        return [f"{state:40} {self.counts[state]}" for state in STATES]
-
-
-_KNOWN = frozenset(STATES)
+        return [f"{state:40} {count}" for state, count in self.counts.items()]

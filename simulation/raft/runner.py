@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -23,7 +24,8 @@ from simulation.raft.options import SimulatorOptions, draw
 from simulation.raft.plan import Fault, draw_plan
 from simulation.raft.verdict import InvariantError
 from simulation.raft.world.liveness import NeedsOperatorError, drains, live_on
-from simulation.raft.world.loss import cut_history, drain_before
+from simulation.raft.world.loss import cut_history
+from simulation.raft.world.workload import QUEUE
 from simulation.raft.world.world import World
 
 EVENT_COUNT_DEFAULT = 3000
@@ -75,7 +77,7 @@ def run_case(case: Case, trace: Callable[[str], None] | None = None) -> Report:
             world.referee.on_entries_lost = partial(_judge_before_loss, world)
         world.run(until_us=case.options.duration_us, event_count_max=case.options.event_count_max)
         live_on(world)
-        _judge(world)
+        _check(world.history, drains(world))
     except NeedsOperatorError:
         # Promises were judged at each step; availability is not promised here.
         assert world is not None, "there is no world to describe"
@@ -101,18 +103,14 @@ def run_case(case: Case, trace: Callable[[str], None] | None = None) -> Report:
     )
 
 
-def _judge(world: World) -> None:
-    """Check the history (I7 to I12)."""
-    _check(world.history, drains(world))
-
-
 def _judge_before_loss(world: World, lo: Index) -> None:
     """Check the history up to a reported loss of committed entries, and drop those entries."""
-    drain = drain_before(world)
-    _check(cut_history(world, lo), [drain])
+    committed = Drain(0, QUEUE, 0, list(world.referee.ledger.queue))  # In place of a replica's.
+    _check(cut_history(world, lo), [committed])
 
 
 def _check(history: list[Operation], queue_drains: list[Drain]) -> None:
+    """Check a history (I7 to I12)."""
     violations: list[Violation] = check_log(history, queue_drains)
     violations += check_register_by_index(history)
     violations += check_register_by_zones(history)
@@ -139,20 +137,13 @@ def run_many(
 ) -> Iterator[Report]:
     """Yield a report per seed, in any order, until all are done or the time is up."""
     deadline = None if seconds is None else time.monotonic() + seconds
-
-    def is_late() -> bool:
-        return deadline is not None and time.monotonic() >= deadline
-
-    if jobs == 1:
-        for seed in seeds:
-            if is_late():
-                return
-            yield run_seed(seed, event_count_max)
-        return
     run = partial(run_seed, event_count_max=event_count_max)
-    with get_context("spawn").Pool(jobs) as pool:
-        for report in pool.imap_unordered(run, seeds, chunksize=4):
+    with ExitStack() as stack:
+        reports: Iterator[Report] = map(run, seeds)
+        if jobs > 1:
+            pool = stack.enter_context(get_context("spawn").Pool(jobs))
+            reports = pool.imap_unordered(run, seeds, chunksize=4)
+        for report in reports:
             yield report
-            if is_late():
-                pool.terminate()
+            if deadline is not None and time.monotonic() >= deadline:
                 return

@@ -4,6 +4,7 @@ Owns the damage, which touches only the directory of a node that does not run.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -98,7 +99,7 @@ async def lost_file(x: ScenarioContext) -> None:
     lost, zeroed = files[0], files[1]
     good = lost.read_bytes(), zeroed.read_bytes()
     await x.do(lost.unlink)
-    await x.do(_zero, zeroed, 8192, 4096)
+    await x.do(_write_at, zeroed, 8192, bytes(4096))
     x.inject("lose", f"{lost.name} of node {node}")
     x.inject("zero", f"a page of {zeroed.name} of node {node}")
     await x.acked()
@@ -107,10 +108,10 @@ async def lost_file(x: ScenarioContext) -> None:
     x.prove("both files are as they were", zeroed.read_bytes() == good[1])
 
 
-def _zero(path: Path, at: int, size_bytes: int) -> None:
+def _write_at(path: Path, at: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(at)
-        file.write(bytes(size_bytes))
+        file.write(data)
 
 
 @scenario("bit-flips-two", "D6", profile=FIVE_SMALL, modes=RAFT)
@@ -176,13 +177,10 @@ async def misplaced_bytes(x: ScenarioContext) -> None:
         good = await x.do(path.read_bytes)
         to = written // 2 // 512 * 512
         if what == "a short file":
-            with path.open("r+b") as file:
-                file.truncate(to)
+            os.truncate(path, to)
         else:
             size_bytes = 512 if what == "an old sector" else 3_000
-            with path.open("r+b") as file:
-                file.seek(to)
-                file.write(good[:size_bytes])
+            await x.do(_write_at, path, to, good[:size_bytes])
         x.inject("misplace", f"{what}, {path.name} of node {node}")
         await x.acked()
         await _repair(x, node)
@@ -312,7 +310,8 @@ async def old_backup(x: ScenarioContext) -> None:
     The only other nodes that could know are one that missed these entries, and one that is down."""
     leader = await x.leader()
     behind, victim = x.random.sample([n for n in x.cluster.node_ids if n != leader], 2)
-    data, where = x.cluster.data_directory(victim), await _addresses(x)
+    data, is_raft = x.cluster.data_directory(victim), x.options.mode is ClusterMode.RAFT
+    where = await addresses(x) if is_raft else {}
     backup = data.with_name("data-backup")
     await x.do(x.cluster.stop, victim)
     await x.do(shutil.copytree, data, backup)
@@ -327,7 +326,7 @@ async def old_backup(x: ScenarioContext) -> None:
         backup.rename(data)
 
     await forget(x, leader, behind, victim, put_back)
-    if x.options.mode is ClusterMode.RAFT:
+    if is_raft:
         await _begin_anew(x, victim, where)
     await x.do(x.cluster.wait_ready)
     await x.until("all of it is there", _has_level, x, victim)
@@ -376,10 +375,6 @@ def _has_met(x: ScenarioContext, node: int, other: int) -> bool:
     """Whether a node remembers, on its disk, the life in which another one is now."""
     view = _lives(x, node)["known"].get(str(other), {"life": 0})
     return bool(view["life"] == _lives(x, other)["life"])
-
-
-async def _addresses(x: ScenarioContext) -> dict[int, tuple[str, str]]:
-    return await addresses(x) if x.options.mode is ClusterMode.RAFT else {}
 
 
 async def _joins(x: ScenarioContext, node: int) -> bool:

@@ -47,9 +47,10 @@ class _Group:
 
     def __init__(self, x: ScenarioContext, client: quorumlog.Client, topic: str) -> None:
         self._x, self._client, self._topic = x, client, topic
-        self._group = f"{topic}-group"
+        self.name = f"{topic}-group"
         self.history = MixedHistory()
-        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self.processes: dict[str, asyncio.subprocess.Process] = {}
+        """Of the members, by name."""
         self._readers: list[asyncio.Task[None]] = []
         self.answers: Counter[str] = Counter()
         """Answers to the receiver, by code."""
@@ -57,24 +58,19 @@ class _Group:
 
     # --- Members ---
 
-    @property
-    def member_count(self) -> int:
-        """Members whose processes run."""
-        return len(self._processes)
-
     async def join(self, kind: str) -> None:
         """Start a member."""
         name = f"{kind}-{len(self.history.lines)}"
         links = self._x.cluster.links
         framed = [f"127.0.0.1:{links.ports((CLIENTS, node))[1]}" for node in links.nodes]
         addresses = self._x.target.bootstrap if kind == "sdk" else ",".join(framed)
-        given = (kind, addresses, self._topic, self._group, name)
+        given = (kind, addresses, self._topic, self.name, name)
         with (self._x.cluster.local.directory / f"member-{name}").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "chaos.mixed_member", *given,
                 stdout=asyncio.subprocess.PIPE, stderr=log,
             )  # fmt: skip
-        self._processes[name] = process
+        self.processes[name] = process
         self.history.lines[name] = []
         self._readers.append(asyncio.create_task(self._read(name, process)))
 
@@ -88,14 +84,14 @@ class _Group:
             self.history.now[name] = statement.get("queues", self.history.now.get(name, []))
         if name not in self.history.ends_ns:
             self.history.ends_ns[name] = now_ns()
-            if name in self._processes:
+            if name in self.processes:
                 self.history.ended.append(f"{name} with {await process.wait()}, see member-{name}")
 
     async def end(self, kind: str, *, is_killed: bool) -> None:
         """End a random member of a kind."""
-        names = sorted(name for name in self._processes if name.startswith(kind))
+        names = sorted(name for name in self.processes if name.startswith(kind))
         name = self._x.random.choice(names)
-        process = self._processes.pop(name)
+        process = self.processes.pop(name)
         if is_killed:
             process.kill()
             self.history.ends_ns[name] = now_ns()
@@ -109,13 +105,13 @@ class _Group:
 
     async def end_all(self) -> None:
         """Let all members leave."""
-        for name in list(self._processes):
+        for name in list(self.processes):
             await self.end(name, is_killed=False)
         await asyncio.gather(*self._readers)
 
     def close(self) -> None:
         """Kill what is left."""
-        for process in self._processes.values():
+        for process in self.processes.values():
             process.kill()
         for task in self._readers:
             task.cancel()
@@ -127,7 +123,7 @@ class _Group:
         return (
             len(holders) == QUEUE_COUNT
             and all(len(one) == 1 for one in holders.values())
-            and members == self._processes.keys()
+            and members == self.processes.keys()
         )
 
     # --- Messages ---
@@ -149,7 +145,7 @@ class _Group:
 
     async def pop(self) -> None:
         """Introduce itself and receive as a client of RocketMQ 5, until told to stop."""
-        group, topic = pb.Resource(name=self._group), pb.Resource(name=self._topic)
+        group, topic = pb.Resource(name=self.name), pb.Resource(name=self._topic)
         queue = pb.MessageQueue(topic=topic)
         request = pb.ReceiveMessageRequest(group=group, message_queue=queue, batch_size=4)
         request.invisible_duration.FromSeconds(30)
@@ -184,10 +180,6 @@ class _Group:
         for channel in channels:
             await channel.close()
 
-    async def is_stored(self) -> bool:
-        """Whether the offsets of the group are those of the ends of its queues."""
-        return await is_at_end(self._client, self._group, self._topic, QUEUE_COUNT)
-
 
 async def _kill_follower(x: ScenarioContext) -> None:
     node = await x.follower()
@@ -198,7 +190,7 @@ async def _kill_follower(x: ScenarioContext) -> None:
 
 async def _change(x: ScenarioContext, group: _Group, what: str, which: str, home: int) -> None:
     if which in KINDS:
-        if what != "join" and group.member_count == 1:
+        if what != "join" and len(group.processes) == 1:
             await group.join(which)  # Without a member no queue would have a reader.
         x.inject(f"{what}-member", which)
         await (group.join(which) if what == "join" else group.end(which, is_killed=what == "kill"))
@@ -244,7 +236,8 @@ async def _mixed(x: ScenarioContext, home: int = 0) -> None:
             await _settled(x, group)
             group.is_stopping = True
             await asyncio.gather(*work)
-            await x.until_true("all offsets are those of the ends", group.is_stored)
+            what = "all offsets are those of the ends"
+            await x.until_true(what, is_at_end, client, group.name, topic, QUEUE_COUNT)
             await group.end_all()
         finally:
             for task in work:

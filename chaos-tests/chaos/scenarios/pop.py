@@ -12,7 +12,7 @@ from typing import Final
 import quorumlog
 from chaos.body import value_of
 from chaos.feature import QUEUE_COUNT, feature_topic, is_at_end, messages_of, running, strike_amid
-from chaos.pop_clients import INVISIBLE_MS, TIMEOUT_MS, PopProducer, PopWorker
+from chaos.pop_clients import INVISIBLE_MS, TIMEOUT_MS, PopWorker, produce
 from chaos.popped import PopHistory, check_pop
 from chaos.profile import ClusterMode
 from chaos.scenario import ALL_MODES, ScenarioContext, scenario
@@ -54,10 +54,6 @@ class _Work:
                 self.workers.append(worker)
                 tasks.create_task(worker.run())
 
-    async def produce(self) -> None:
-        """Send all messages."""
-        await PopProducer(self._client, self._topic, self.history).run(COUNT)
-
     async def is_through(self, consuming: "asyncio.Future[None]") -> bool:
         """Whether the group has no work left, while its consumers run."""
         assert not consuming.done(), consuming
@@ -83,7 +79,8 @@ async def _pop(x: ScenarioContext, strikes: tuple[Strike, ...], *, fifo: bool) -
         work = _Work(client, topic, Random(x.random.random()), fifo)
         history = work.history
         try:
-            async with running(work.consume(), work.produce()) as (consuming, producing):
+            sending = produce(client, topic, COUNT, history)
+            async with running(work.consume(), sending) as (consuming, producing):
                 await strike_amid(
                     x,
                     strikes,

@@ -128,14 +128,14 @@ async def stutter(x: ScenarioContext) -> None:
 
     Each is held for 1.5 to 5 s; the starved leader runs a tenth of the time."""
     links, term = x.cluster.interceptor, await x.term()
-    for what, hold in (("loop", links.hold_loop), ("interpreter", links.hold_interpreter)):
+    for what, part in (("loop", "loop"), ("interpreter", "lock")):
         # The leader comes last: it may be another one afterwards.
         leader = await x.leader()
         for node in [*(other for other in x.cluster.node_ids if other != leader), leader]:
             held, duration_ms = links.counts()["held"], x.random.randrange(1_500, 5_000)
             async with x.fault("hold", f"the {what} of node {node} for {duration_ms} ms"):
                 began_ns = now_ns()
-                await x.do(hold, node, duration_ms)
+                await x.do(links.hold, node, part, duration_ms)
                 # The node reports it once it can again: its loop, which was held, writes the count.
                 await x.until("it was held", _has_held_more, x, held)
                 took_ms = (now_ns() - began_ns) / 1e6

@@ -18,7 +18,6 @@ from typing import Any, Final, Self
 
 from chaos.errors import ChaosError, NotPossibleHereError
 
-from deploy.local_nodes import NodeHost
 from hosts.fabric.conditions import PERFECT, FrameCounts, LinkCondition
 from hosts.namespaces import COMMAND_TIMEOUT_S, RunPlace, command
 
@@ -121,10 +120,6 @@ class HostNetwork:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
         self._switch = None
-
-    def node_hosts(self) -> list[NodeHost]:
-        """Return the hosts as a local cluster takes them, in order."""
-        return [NodeHost(h.name, h.console_name, h.launcher) for h in self.hosts.values()]
 
     # --- Links ---
 

@@ -8,6 +8,7 @@ its memory, and a disk may be replaced only while the other voters can still for
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -62,10 +63,10 @@ class Injector:
     def _strike(self, fault: Fault, _b: object, _c: object) -> None:
         if self.is_over:
             return
-        node = self._victim(fault)
+        world = self._world
+        node = world.leader() if fault.node == LEADER else world.nodes.get(fault.node)
         if node is None:
             return
-        world = self._world
         if world.trace is not None:
             world.note(f"fault {fault.kind} on {node} number={fault.number}")
         if world.options.total_loss and fault.kind in _NOT_WITH_TOTAL_LOSS:
@@ -73,11 +74,6 @@ class Injector:
         self.injected += 1
         strike: Callable[[Process, Fault], None] = getattr(self, f"_do_{fault.kind}")
         strike(node, fault)
-
-    def _victim(self, fault: Fault) -> Process | None:
-        if fault.node != LEADER:
-            return self._world.nodes.get(fault.node)
-        return self._world.leader()
 
     def _after(self, fault: Fault, action: Callable[[], None]) -> None:
         """Run an action when the fault ends, unless all faults have ended before."""
@@ -242,21 +238,13 @@ class Injector:
         leader.tick_us = 6 * TICK_US
         longer = fault._replace(duration_us=2 * fault.duration_us)
         self._cut(longer, [pair for pair in self._pairs() if leader.node_id in pair])
-
-        def recover() -> None:
-            leader.tick_us = TICK_US
-
-        self._after(longer, recover)
+        self._after(longer, partial(setattr, leader, "tick_us", TICK_US))
 
     # Disks.
 
     def _do_slow_disk(self, node: Process, fault: Fault) -> None:
         node.sync_factor = 10 + fault.number % 40
-
-        def recover() -> None:
-            node.sync_factor = 1
-
-        self._after(fault, recover)
+        self._after(fault, partial(setattr, node, "sync_factor", 1))
 
     def _do_sync_error(self, node: Process, _fault: Fault) -> None:
         node.sync_fails = self._may_forget(node)
@@ -274,11 +262,7 @@ class Injector:
 
     def _do_full_disk(self, node: Process, fault: Fault) -> None:
         node.disk.is_full = True
-
-        def recover() -> None:
-            node.disk.is_full = False
-
-        self._after(fault, recover)
+        self._after(fault, partial(setattr, node.disk, "is_full", False))
 
     def _do_meta_error(self, node: Process, fault: Fault) -> None:
         node.disk.meta_errors = fault.number & 0xFF
@@ -338,11 +322,7 @@ class Injector:
                 length = fault.duration_us * (1 + (fault.number >> at + 4 & 3))
                 part = fault._replace(duration_us=length)
                 delay = at * (fault.duration_us // 4)
-                world.push(world.now + delay, self._swizzle_one, part, own, None)
-
-    def _swizzle_one(self, fault: Fault, pairs: list[tuple[NodeId, NodeId]], _c: object) -> None:
-        if not self.is_over:
-            self._cut(fault, pairs)
+                world.push(world.now + delay, self._end, partial(self._cut, part, own), None, None)
 
     def _do_clog(self, node: Process, fault: Fault) -> None:
         for sender, receiver in self._pairs():

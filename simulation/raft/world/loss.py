@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checkers.history import AppendCall, Drain, Kind, Operation, acked
+from checkers.history import AppendCall, Kind, Operation, acked
 from raft.errors import Outcome
 from raft.messages import Index
-from simulation.raft.world.workload import QUEUE
 
 if TYPE_CHECKING:
     # A circle of types: a world makes its parts, and they act on it and on each other.
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 def cut_history(world: World, lo: Index) -> list[Operation]:
     """Forget the entries from `lo` on, which are reported as lost; return the history so far.
 
-    The caller judges the returned history with `drain_before`, taken before this call."""
+    The caller judges the returned history with the queue as it was before this call."""
     ledger = world.referee.ledger
     count = len(world.history)
     for client in world.clients:
@@ -44,11 +43,6 @@ def cut_history(world: World, lo: Index) -> list[Operation]:
         client.start_over(world.acked_end)
     world.coverage.hit("acked_entries_lost")
     return before
-
-
-def drain_before(world: World) -> Drain:
-    """Return the queue as it was committed, in place of a replica."""
-    return Drain(0, QUEUE, 0, list(world.referee.ledger.queue))
 
 
 def _as_of_now(operation: Operation, offset_of: dict[int, int]) -> Operation:

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from simulation.mutants import Switch, read, run_table
-from simulation.raft.mutants import MUTANTS, run_seed
+from simulation.mutants import Switch, read
+from simulation.raft.__main__ import MUTANTS, main
 from tests import seeds
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,9 +57,8 @@ def test_a_share_of_the_planted_faults_is_found(capsys: pytest.CaptureFixture[st
     random = Random(seeds.drawn("tests/simulation/raft/test_mutants.py"))
     chosen = random.sample(BY_SEEDS, BY_SEEDS_COUNT) + random.sample(DIRECTED, DIRECTED_COUNT)
     names = [mutant.name for mutant in chosen]
-    lines: list[str] = []
-    code = run_table(MUTANTS, run_seed, names, tell=lines.append)
+    code, output = main(["mutants", *names]), capsys.readouterr().out
     command = f"python -m simulation.raft mutants {' '.join(names)}"
-    assert code == 0, "\n".join([command, *lines])
+    assert code == 0, f"{command}\n{output}"
     with capsys.disabled():
-        print(f"\n{lines[-1]}: {command}")
+        print(f"\n{output.splitlines()[-1]}: {command}")

@@ -12,7 +12,7 @@ from raft.errors import Outcome
 from raft.messages import Standing
 from simulation.mutants import switched_on
 from simulation.raft import shrink
-from simulation.raft.mutants import MUTANTS
+from simulation.raft.__main__ import MUTANTS
 from simulation.raft.plan import Fault
 from simulation.raft.runner import Case, run_case
 from simulation.raft.verdict import InvariantError

@@ -5,10 +5,12 @@ Owns how a fault is done to a cluster, and its end. It works between the events 
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
+from typing import Final
 
 from node.errors.common import NodeError
 from node.replication.ha.admin import HaAdmin
@@ -17,13 +19,20 @@ from node.replication.raft.admin import RaftAdmin
 from quorumlog.pb.admin_pb2 import HaPromoteRequest
 from raft.errors import RaftError
 from simulation.cluster import Cluster, ClusterNode
-from simulation.coverage import Coverage
-from simulation.injection.disks import DiskInjector
+from simulation.disk.damage import damage
+from simulation.disk.faults import CHANGING, ErrorRule, Trap
 from simulation.kernel.hub import NS_PER_MS
-from simulation.plan import DISK_FAULTS, LEADER, Fault
+from simulation.plan import DISK_FAULTS, HARMING, LEADER, OF_SYNCED_RAFT, Fault
+from simulation.raft.coverage import Coverage
 
 _AHEAD_MS_MAX = 48 * 3_600_000
 """A clock that is wrong by less than the retention is believed: messages would expire."""
+_CALL_GROUPS: Final = (
+    CHANGING,
+    ("sync",),
+    ("sync_directory", "rename", "create", "unlink"),
+    ("write", "allocate", "set_size"),
+)
 
 
 class Injector:
@@ -32,27 +41,8 @@ class Injector:
     def __init__(self, cluster: Cluster, coverage: Coverage) -> None:
         self._cluster, self._coverage = cluster, coverage
         self._hub = cluster.world.hub
-        self._kinds: dict[str, Callable[[ClusterNode, Fault, Random], None]] = {
-            "kill": self._kill,
-            "stop": self._stop,
-            "pause": self._pause,
-            "power": self._power,
-            "power_all": self._power_all,
-            "cut": self._cut,
-            "cut_one_way": self._cut_one_way,
-            "flap": self._flap,
-            "slow_link": self._slow_link,
-            "lossy_link": self._lossy_link,
-            "clock_jump": self._clock_jump,
-            "slow_core": self._slow_core,
-            "hand_over": self._hand_over,
-            "advise": self._advise,
-            "new_disk": self._new_disk,
-        }
         self.harmed: set[ClusterNode] = set()
         """Nodes whose disk lost what it promised."""
-        disks = DiskInjector(coverage.hit, self._start_in, self.harmed)
-        self._kinds |= {kind: partial(disks.strike, kind) for kind in DISK_FAULTS}
         self.done_count = 0
         self.is_over = False
 
@@ -70,8 +60,7 @@ class Injector:
                 node.process.slowness = 1.0
                 node.process.go_on()
             node.machine.disk.heal()
-            self._power_on(node)
-            self._start(node)
+            self._power_up(node)
 
     # --- Helpers ---
 
@@ -85,7 +74,14 @@ class Injector:
             return
         self.done_count += 1
         self._hub.note(f"fault {fault.kind} on {victim.number} for {fault.duration_ms} ms")
-        self._kinds[fault.kind](victim, fault, Random(fault.number))
+        if fault.kind in DISK_FAULTS:
+            self._coverage.hit(fault.kind)
+        if fault.kind in HARMING:
+            self.harmed.add(victim)
+        strike: Callable[[ClusterNode, Fault, Random], None] = getattr(self, f"_{fault.kind}")
+        strike(victim, fault, Random(fault.number))
+        if fault.kind in OF_SYNCED_RAFT:  # It may have ended by that.
+            self._later(fault, partial(self._power_up, victim))
 
     def _later(self, fault: Fault, call: Callable[[], None]) -> None:
         def end() -> None:
@@ -102,13 +98,6 @@ class Injector:
         if self.is_over:  # It drained for long.
             self._start(node)
         self._later(fault, partial(self._start, node))
-
-    def _start_in(self, node: ClusterNode, delay_ms: int) -> None:
-        def end() -> None:
-            if not self.is_over:
-                self._power_up(node)
-
-        self._hub.after(delay_ms * NS_PER_MS, end)
 
     def _others(self, node: ClusterNode, random: Random) -> list[ClusterNode]:
         others = [other for other in self._cluster.nodes if other is not node]
@@ -141,11 +130,7 @@ class Injector:
         if process is not None and process.is_alive:
             self._coverage.hit("slow_core")
             process.slowness = random.choice((4.0, 20.0, 100.0))
-
-            def end() -> None:
-                process.slowness = 1.0
-
-            self._later(fault, end)
+            self._later(fault, partial(setattr, process, "slowness", 1.0))
 
     # --- Power ---
 
@@ -161,12 +146,9 @@ class Injector:
         self._coverage.hit("whole_cluster_restarted")
 
     def _power_up(self, node: ClusterNode) -> None:
-        self._power_on(node)
-        self._start(node)
-
-    def _power_on(self, node: ClusterNode) -> None:
         if not node.machine.has_power:
             node.machine.power_on()
+        self._start(node)
 
     # --- Network ---
 
@@ -236,6 +218,70 @@ class Injector:
                 vars(way).update(before)
 
         self._later(fault, end)
+
+    # --- Disks ---
+
+    def _die_at_call(self, node: ClusterNode, fault: Fault, random: Random) -> None:
+        """End the process at one of its calls, or the power."""
+
+        def end() -> None:
+            self._coverage.hit("died_at_call")
+            if fault.kind == "power_at_call" and node.machine.has_power:
+                node.machine.lose_power()
+            else:
+                node.kill()
+            self._later(fault, partial(self._power_up, node))
+
+        node.machine.disk.faults.traps.append(
+            Trap(
+                random.choice((1, 2, 5, 20, 100)),
+                end=end,
+                kinds=random.choice(_CALL_GROUPS),
+                is_before=random.random() < 0.5,
+            )
+        )
+
+    _power_at_call = _die_at_call
+
+    def _disk_slow(self, node: ClusterNode, fault: Fault, random: Random) -> None:
+        faults = node.machine.disk.faults
+        faults.slowness = random.choice((5.0, 50.0, 500.0))
+        self._later(fault, partial(setattr, faults, "slowness", 1.0))
+
+    def _disk_full(self, node: ClusterNode, fault: Fault, random: Random) -> None:
+        faults = node.machine.disk.faults
+        faults.free_size_bytes = random.choice((0, 4096, 100_000, 500_000))
+        self._later(fault, partial(setattr, faults, "free_size_bytes", None))
+
+    def _disk_hang(self, node: ClusterNode, fault: Fault, _random: Random) -> None:
+        disk = node.machine.disk
+        disk.faults.hangs = True
+        self._later(fault, disk.release)
+
+    def _calls_fail(self, node: ClusterNode, fault: Fault, random: Random) -> None:
+        kinds = random.choice((("read",), ("write", "allocate"), ("create", "rename"), ("map",)))
+        rule = ErrorRule(kinds, errno.EIO, share=random.choice((0.01, 0.3, 1)))
+        self._add_rule(node, fault, rule)
+
+    def _sync_fails(self, node: ClusterNode, fault: Fault, random: Random) -> None:
+        kinds = random.choice((("sync",), ("sync_directory",)))
+        self._add_rule(node, fault, ErrorRule(kinds, errno.EIO, count=1))
+
+    def _add_rule(self, node: ClusterNode, fault: Fault, rule: ErrorRule) -> None:
+        rules = node.machine.disk.faults.rules
+        rules.append(rule)
+        self._later(fault, partial(rules.remove, rule))
+
+    def _disk_damage(self, node: ClusterNode, _fault: Fault, random: Random) -> None:
+        for _ in range(random.choice((1, 1, 3))):
+            done = damage(node.machine.disk, str(node.machine.root / "data"), random)
+            if done is not None:
+                self._hub.note(f"{node.machine.name} {done.name} at {done.position}")
+
+    def _disk_lies(self, node: ClusterNode, fault: Fault, _random: Random) -> None:
+        faults = node.machine.disk.faults
+        faults.lies = True
+        self._later(fault, partial(setattr, faults, "lies", False))
 
     # --- Clocks and leadership ---
 
