@@ -14,7 +14,13 @@ from typing import Final, NamedTuple
 from store import format as fmt
 from store.config import KIB, MIB
 from store.derived.queues.consume_queue import ConsumeQueue
-from store.errors import ClosedError, CorruptionError, DerivedFileError, PositionRangeError
+from store.errors import (
+    ClosedError,
+    CorruptionError,
+    DerivedDamageError,
+    DerivedFileError,
+    PositionRangeError,
+)
 from store.log.record_log import RecordLog
 
 SCAN_COUNT_MAX: Final = 800  # Units looked at with a tag filter, at least: 16,000 bytes of them.
@@ -79,7 +85,7 @@ def pull(
 
     If there is a record at all, at least one is returned, however large. With `tags_codes` only
     records whose tags code is in it; tags may share a code, so the client compares the tag itself.
-    Raises DerivedFileError when queue and log disagree (rebuild), or FileSystemError.
+    Raises DerivedDamageError when queue and log disagree, or FileSystemError.
     """
     assert max_count > 0, f"max_count {max_count}"
     if queue is None:
@@ -193,9 +199,7 @@ def _read(
         first, end = positions[lo], positions[hi - 1] + sizes_bytes[hi - 1]
         is_whole = sum(sizes_bytes[lo:hi]) == end - first
         if not 0 < end - first <= _CLUSTER_SIZE_BYTES_MAX:
-            field = f"size of the record of offset {chosen.offsets[lo]}"
-            actual = f"{end - first} bytes at {first}"
-            raise DerivedFileError(queue.directory, 0, field, "that of a record", actual)
+            raise _damage(queue, chosen.offsets[lo])
         try:
             data = log.read(first, end - first)
         except PositionRangeError:
@@ -245,5 +249,11 @@ def _check(data: bytes, queue: ConsumeQueue, chosen: _Chosen, lo: int, hi: int) 
         at = position - first
         fields = unpack(data, at) if size_bytes >= fmt.RECORD_SIZE_BYTES_MIN else (size_bytes,)
         if fields != expected:
-            field = f"record of offset {offsets[i]} (size, queue id, queue offset, position)"
-            raise DerivedFileError(queue.directory, 0, field, str(expected), str(fields))
+            raise _damage(queue, offsets[i])
+
+
+def _damage(queue: ConsumeQueue, offset: int) -> DerivedDamageError:
+    """Return the error for a record that is not what its unit says. Which of the two is wrong is
+    for the repair to find."""
+    field = f"record of offset {offset}, or its unit,"
+    return DerivedDamageError(queue.directory, 0, field, (offset, offset + 1))

@@ -16,7 +16,7 @@ from store.derived.queues.pull import (
     pull,
     read_at,
 )
-from store.errors import DerivedDamageError, DerivedFileError, FileSystemError, PositionRangeError
+from store.errors import DerivedDamageError, FileSystemError, PositionRangeError
 from store.files.failpoints import armed
 from store.record.message import tags_code
 from tests.seeds import examples
@@ -173,7 +173,7 @@ def test_a_unit_that_lies_is_damage(tmp_path: Path, wrong: str) -> None:
         queue_of(derived.queues).sums.open(20)  # As of a directory without checksums.
     assert offsets(pull(log, queue_of(derived.queues), 0, 5, MIB)) == [0, 1, 2, 3, 4]
     for offset in (0, 5):
-        with pytest.raises(DerivedFileError, match="offset 5"):
+        with pytest.raises(DerivedDamageError, match="offset 5"):
             pull(log, queue_of(derived.queues), offset, 10, MIB)
     assert offsets(pull(log, queue_of(derived.queues), 6, 2, MIB)) == [6, 7]
 
