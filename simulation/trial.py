@@ -149,7 +149,8 @@ class Trial:
                 await same_digests(client, nodes, index)
             if replication != "async_master":  # It may have lost the newest one.
                 index = max(index, load.clients.last_index)
-            recorder.drains = drains = await drain(client, TOPIC, nodes, index)
+            numbers = {one.number for one in harmed}
+            recorder.drains = drains = await drain(client, TOPIC, nodes, index, numbers)
             reports = await reported(client) if replication == "async_master" else []
         operations, lost = recorder.operations, frozenset[Value]()
         if replication == "async_master":

@@ -4,6 +4,7 @@ Owns the reads; must not know appends, threads or recovery. The engine says what
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from store import format as fmt
@@ -105,6 +106,22 @@ class Reads:
             self.log, queue, offset, max_count=max_count, max_bytes=max_size_bytes, tags_codes=tags
         )
         return result if result.min_offset >= lo else result._replace(min_offset=lo)
+
+    def distrust(self, topic: str, queue_id: int, offset: int, count: int) -> None:
+        """Have reads of the records of `count` offsets compare them with their checksums again: a
+        reader met damage in what it got. A disk may damage what was checked before.
+
+        Raises CorruptionError, DerivedDamageError, FileSystemError, ClosedError.
+        """
+        self._catch_up()
+        queue = self._find(topic, queue_id, offset)
+        if queue is None:
+            return
+        lo, hi = max(offset, queue.min_offset), min(offset + count, queue.max_offset)
+        with suppress(PositionRangeError):  # Expired, or cut, meanwhile.
+            first, (last, size_bytes, _) = queue.unit(lo)[0], queue.unit(hi - 1)
+            if first < last + size_bytes:  # Else a unit is wrong, as the read finds as well.
+                self.log.checked.distrust(first, last + size_bytes)
 
     def _begin_offset(self, queue: ConsumeQueue | None) -> int:
         """Return the offset before which the queue has records of a deleted topic only."""

@@ -75,7 +75,8 @@ class Store(Closing):
             target=self._maintain_all, name="store-maintain", daemon=True
         )
         reads = self.reads = Reads(engine, self._catch_up)
-        self.pull, self.units, self.records_at = reads.pull, reads.units, reads.records_at
+        self.pull, self.distrust = reads.pull, reads.distrust
+        self.units, self.records_at = reads.units, reads.records_at
         self.view, self.message_at = reads.view, reads.message_at
         self.messages_by_key, self.newest_by_key = reads.messages_by_key, reads.newest_by_key
         self.offset_by_time, self.queue_range = reads.offset_by_time, reads.queue_range

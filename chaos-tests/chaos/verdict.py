@@ -9,6 +9,7 @@ import asyncio
 import gc
 import json
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -19,33 +20,39 @@ from chaos.errors import NotSoError
 from checkers.checker import check_log
 from checkers.history import AppendCall, Drain, FaultNote, HistoryReceipt, Kind, Operation
 from checkers.register import check_register_by_index, check_register_by_zones
-from quorumlog.errors import OffsetOutOfRangeError, QuorumlogError
+from quorumlog.admin.types import NodeStatus
+from quorumlog.errors import CorruptRecordError, OffsetOutOfRangeError, QuorumlogError
 
 DRAIN_TIMEOUT_S: Final = 90.0
 _POLL_S: Final = 0.05
 
 
 async def caught_up(client: quorumlog.Client, nodes: tuple[int, ...], timeout_s: float) -> int:
-    """Wait until every node has applied the current commit index; return it."""
+    """Wait until every node has applied the current commit index, in the current term; return it.
+
+    In an older term a master that was replaced may have more than that, which it is to cut off.
+    """
     loop = asyncio.get_running_loop()  # Whose time is a virtual one in a simulated world.
     deadline = loop.time() + timeout_s
-    target: int | None = None
+    target: NodeStatus | None = None
     for node in nodes:
         while True:
             try:
                 if target is None:
-                    target = (await client.admin.node_status()).commit_index
+                    target = await client.admin.node_status()
                 status = await client.admin.node_status(node)
-                if status.applied_index >= target and status.standing == "full":
+                is_there = status.term >= target.term
+                is_there &= status.applied_index >= target.commit_index
+                if is_there and status.standing == "full":
                     break
-                last = f"{status.applied_index}, {status.standing}"
+                last = f"{status.applied_index} in term {status.term}, {status.standing}"
             except QuorumlogError as error:
                 last = str(error)
             if loop.time() >= deadline:
-                raise NotSoError(f"node {node} does not come to index {target}: {last}")
+                raise NotSoError(f"node {node} does not come to {target}: {last}")
             await asyncio.sleep(_POLL_S)
     assert target is not None, "a cluster has nodes"
-    return target
+    return target.commit_index
 
 
 async def same_digests(client: quorumlog.Client, nodes: tuple[int, ...], index: int) -> None:
@@ -59,21 +66,28 @@ async def same_digests(client: quorumlog.Client, nodes: tuple[int, ...], index: 
 
 
 async def drain(
-    client: quorumlog.Client, topic: str, nodes: tuple[int, ...], at_least_index: int
+    client: quorumlog.Client,
+    topic: str,
+    nodes: tuple[int, ...],
+    at_least_index: int,
+    harmed: Collection[int] = (),
 ) -> list[Drain]:
-    """Read every queue from each replica separately."""
+    """Read every queue from each replica separately.
+
+    A read may fail on a node with a harmed disk, which repairs what the read met.
+    """
     drains = []
     for node in nodes:
         async with asyncio.timeout(DRAIN_TIMEOUT_S):
-            values = await _read_all(client, topic, node, at_least_index)
+            values = await _read_all(client, topic, node, at_least_index, node in harmed)
         drains += [_drain_of(node, queue, values[queue]) for queue in range(QUEUE_COUNT)]
     return drains
 
 
 async def _read_all(
-    client: quorumlog.Client, topic: str, node: int, at_least_index: int
+    client: quorumlog.Client, topic: str, node: int, at_least_index: int, is_harmed: bool
 ) -> dict[int, list[tuple[int, str]]]:
-    """Read one replica; start again when retention was faster than the read."""
+    """Read one replica; start again when retention was faster than the read, or after damage."""
     while True:
         values: dict[int, list[tuple[int, str]]] = defaultdict(list)
         consumer = client.pull_consumer(
@@ -90,7 +104,9 @@ async def _read_all(
                 async for message in consumer:
                     values[message.queue_id].append((message.queue_offset, value_of(message.body)))
             return values
-        except OffsetOutOfRangeError:
+        except (OffsetOutOfRangeError, CorruptRecordError) as error:
+            if isinstance(error, CorruptRecordError) and not is_harmed:
+                raise
             await asyncio.sleep(_POLL_S)
 
 

@@ -133,6 +133,8 @@ class PullOptions:
     group: str = ""
     """The consumer group that reads; empty: none."""
     with_entries: bool = False
+    verify: bool = False
+    """Whether the node compares the records with their checksums again."""
 
 
 class ReadCalls:
@@ -142,7 +144,10 @@ class ReadCalls:
         self._groups = groups
 
     async def pull(self, queue: Queue, offset: int, options: PullOptions) -> MessageBatch:
-        """Read messages from `offset` on. Raises CorruptRecordError, UnknownTopicError."""
+        """Read messages from `offset` on. Raises CorruptRecordError, UnknownTopicError.
+
+        A second call reports damage to the node, which repairs it.
+        """
         topic, queue_id = queue
         if not queue.group:
             queue = Queue(topic, queue_id, self.group_of(queue, options.freshness).name)
@@ -150,14 +155,19 @@ class ReadCalls:
         records = response.records
         newest_move = _newest_move(response)
         messages = []
-        if records:
-            messages = decode_records(
-                records, topic=topic, group=queue.group, newest_move=newest_move
-            )
-        if options.tags:  # Nodes filter by a hash of the tag, as RocketMQ does.
-            messages = [message for message in messages if message.tag in options.tags]
-        elif not options.sql:
-            _check_offsets(messages, topic, queue_id, offset, response.next_offset)
+        try:
+            if records:
+                messages = decode_records(
+                    records, topic=topic, group=queue.group, newest_move=newest_move
+                )
+            if options.tags:  # Nodes filter by a hash of the tag, as RocketMQ does.
+                messages = [message for message in messages if message.tag in options.tags]
+            elif not options.sql:
+                _check_offsets(messages, topic, queue_id, offset, response.next_offset)
+        except CorruptRecordError:
+            if options.verify:
+                raise
+            return await self.pull(queue, offset, replace(options, verify=True))
         return MessageBatch(
             topic=topic,
             queue_id=queue_id,
@@ -191,6 +201,7 @@ class ReadCalls:
             tags=options.tags,
             cluster_id=self._groups.cluster_id,
             with_entries=options.with_entries,
+            verify=options.verify,
             sql=options.sql,
             group=options.group,
         )

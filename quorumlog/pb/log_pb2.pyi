@@ -105,7 +105,7 @@ class AppendResponse(_message.Message):
     def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., term: _Optional[int] = ..., index: _Optional[int] = ..., position: _Optional[int] = ..., store_unix_ms: _Optional[int] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., synced_by: _Optional[_Iterable[int]] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueRange, _Mapping]]] = ..., store_host: _Optional[bytes] = ..., is_duplicate: _Optional[bool] = ..., record_count: _Optional[int] = ..., commit_us: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., due_unix_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset", "max_count", "max_size_bytes", "wait_ms", "consistency", "at_least_index", "tags", "cluster_id", "group", "sql", "with_entries")
+    __slots__ = ("topic", "queue_id", "offset", "max_count", "max_size_bytes", "wait_ms", "consistency", "at_least_index", "tags", "cluster_id", "group", "sql", "with_entries", "verify")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class PullRequest(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
     WITH_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
@@ -132,7 +133,8 @@ class PullRequest(_message.Message):
     group: str
     sql: str
     with_entries: bool
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_size_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ..., at_least_index: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., sql: _Optional[str] = ..., with_entries: _Optional[bool] = ...) -> None: ...
+    verify: bool
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_size_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ..., at_least_index: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., sql: _Optional[str] = ..., with_entries: _Optional[bool] = ..., verify: _Optional[bool] = ...) -> None: ...
 
 class PullResponse(_message.Message):
     __slots__ = ("status", "records", "record_count", "next_offset", "min_offset", "max_offset", "applied_index", "node_id", "entry_first_records", "entry_indexes", "entry_terms", "newest_move")

@@ -185,6 +185,7 @@ class Node:
         local = request.consistency == common_pb2.CONSISTENCY_LOCAL
         await self.check(context, leader=not local)
         cluster = self.cluster
+        cluster.pulls.append(request)
         if request.topic not in cluster.topics:
             await abort(context, error("node.unknown_topic"))
         queue = cluster.queues.setdefault((request.topic, request.queue_id), [])
@@ -414,6 +415,7 @@ class FakeCluster:
         self.topics: dict[str, int] = {"orders": 4}
         self.script: deque[Any] = deque()  # What the next appends meet; None: nothing special.
         self.append_delay_s = 0.0
+        self.pulls: list[Any] = []  # All that were asked.
         self.promotion_count = 0
         self.entries: list[Entry] = []
         self.producers: dict[int, dict[int, Entry]] = {}

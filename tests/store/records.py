@@ -1,5 +1,8 @@
 """Records that tests write: small, deterministic, and checkable from their content alone."""
 
+from pathlib import Path
+
+from store import format as fmt
 from store.config import StoreConfig
 from store.record.check import check_records
 from store.record.message import Message, decode_message, encode_message
@@ -68,3 +71,11 @@ def is_good(data: bytes, position: int) -> bool:
     """Whether `data` is whole records that belong at `position`."""
     checked = check_records(data, position)
     return checked.problem is None and checked.end == len(data)
+
+
+def damage_body(root: Path, record: bytes) -> None:
+    """Damage the body of a stored record, in the one log file below a directory that has it."""
+    (path,) = [file for file in root.rglob("0" * 20) if record in file.read_bytes()]
+    with path.open("r+b") as file:
+        file.seek(path.read_bytes().index(record) + fmt.BODY_AT)
+        file.write(b"!")

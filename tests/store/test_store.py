@@ -15,6 +15,7 @@ from store.durability.durable_mark import Mark
 from store.errors import (
     BusyError,
     ClosedError,
+    CorruptionError,
     FlushTimeoutError,
     LayoutError,
     PositionRangeError,
@@ -28,7 +29,16 @@ from tests.patience import PATIENCE_S
 from tests.store.crash_check import must_not_die
 from tests.store.crashes import abandon
 from tests.store.fsck_stores import Clock, open_store
-from tests.store.records import BORN, PAGE, batch, messages, numbers, record, small_config
+from tests.store.records import (
+    BORN,
+    PAGE,
+    batch,
+    damage_body,
+    messages,
+    numbers,
+    record,
+    small_config,
+)
 
 
 @pytest.fixture(params=["commit_log", "ledger"])
@@ -401,3 +411,20 @@ def test_queues_that_grew_are_told_once(store: Store) -> None:
     store.append(batch(4, 5))
     store.maintain()
     assert store.take_grown() == {(b"orders", 0)}
+
+
+def test_a_disk_that_damages_what_was_checked_is_met_by_a_reader_that_says_so(
+    tmp_path: Path, store: Store
+) -> None:
+    store.append(batch(0, 4))
+    store.append(batch(4, 9))
+    damage_body(tmp_path, store.pull("orders", 0, 4, max_count=1).data)
+    assert store.pull("orders", 0, 0).record_count == 9, "no byte is checked twice unasked"
+    store.distrust("orders", 0, 0, 4)
+    assert store.pull("orders", 0, 0, max_count=4).record_count == 4
+    store.distrust("orders", 0, 0, 5)
+    with pytest.raises(CorruptionError, match="body CRC"):
+        store.pull("orders", 0, 0)
+    for offset, count in ((8, 0), (9, 5), (-1, 1)):  # Nothing to read there.
+        store.distrust("orders", 0, offset, count)
+    store.distrust("none", 0, 0, 1)

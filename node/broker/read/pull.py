@@ -86,6 +86,9 @@ class Pulls:
         at_least = request.at_least_index if request.HasField("at_least_index") else None
         await self._freshness.ensure(request.consistency, at_least)
         offset = request.offset
+        if request.verify:
+            store = self._context.store
+            store.distrust(reader.topic, reader.queue_id, offset, reader.max_count)
         result = self._read(reader, offset)
         wait_ms = min(request.wait_ms, self._context.limits.pull_wait_ms_max)
         if wait_ms and self._is_nothing(reader, result):

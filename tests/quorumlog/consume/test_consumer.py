@@ -221,6 +221,7 @@ async def test_a_record_that_changed_on_its_way_is_not_handed_out() -> None:
         cluster.queues["orders", 0][0] = bytes(record)
         with pytest.raises(errors.CorruptRecordError, match="body CRC"):
             await anext(client.pull_consumer("orders", queues=[0]))
+        assert [request.verify for request in cluster.pulls] == [False, True]
         cluster.queues["orders", 1] = cluster.queues["orders", 2]
         with pytest.raises(errors.CorruptRecordError, match="asked for orders/1"):
             await anext(client.pull_consumer("orders", queues=[1]))

@@ -15,10 +15,11 @@ from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.consumer_pb2 import FetchOffsetsRequest
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, PullResponse, QueryByKeyRequest
+from store.errors import CorruptionError
 from store.record.message import encode_message, java_hash
 from tests.node.broker_fakes import Fixture, expire_some, node_at, node_with, request
 from tests.patience import PATIENCE_S, eventually
-from tests.store.records import messages, numbers
+from tests.store.records import damage_body, messages, numbers
 
 LOCAL = common_pb2.CONSISTENCY_LOCAL
 LINEARIZABLE = common_pb2.CONSISTENCY_LINEARIZABLE
@@ -54,6 +55,16 @@ async def test_a_pull_tells_the_newest_move_of_any_group(node: Fixture) -> None:
     assert (await node.broker.queries.query_by_key(by_key)).newest_move > 0
     table = State(Limits(), node.machine.image()).table(MovedOffsetsTable)
     assert table.newest == response.offsets[0].move, "and after a restart"
+
+
+async def test_a_reader_that_met_damage_has_the_node_check_it(
+    tmp_path: Path, node: Fixture
+) -> None:
+    await node.append(0, 3)
+    damage_body(tmp_path, (await pull(node, 1, max_count=1)).records)
+    assert (await pull(node)).record_count == 3
+    with pytest.raises(CorruptionError, match="body CRC"):
+        await pull(node, verify=True)
 
 
 async def test_a_pull_tells_of_which_entries_the_records_are_if_asked(node: Fixture) -> None:
