@@ -144,12 +144,12 @@ class Trial:
         harmed = self.injector.harmed
         nodes = tuple(one.number for one in self.cluster.nodes if one.is_up or one not in harmed)
         async with quorumlog.connect(",".join(self.cluster.servers)) as client:
-            index = await caught_up(client, nodes, CALM_S)
+            numbers = {one.number for one in harmed}
+            index = await caught_up(client, nodes, CALM_S, numbers)
             if replication == "raft":  # A plain log has no chain: its records are compared below.
                 await same_digests(client, nodes, index)
             if replication != "async_master":  # It may have lost the newest one.
                 index = max(index, load.clients.last_index)
-            numbers = {one.number for one in harmed}
             recorder.drains = drains = await drain(client, TOPIC, nodes, index, numbers)
             reports = await reported(client) if replication == "async_master" else []
         operations, lost = recorder.operations, frozenset[Value]()

@@ -27,10 +27,16 @@ DRAIN_TIMEOUT_S: Final = 90.0
 _POLL_S: Final = 0.05
 
 
-async def caught_up(client: quorumlog.Client, nodes: tuple[int, ...], timeout_s: float) -> int:
+async def caught_up(
+    client: quorumlog.Client,
+    nodes: tuple[int, ...],
+    timeout_s: float,
+    harmed: Collection[int] = (),
+) -> int:
     """Wait until every node has applied the current commit index, in the current term; return it.
 
-    In an older term a master that was replaced may have more than that, which it is to cut off.
+    In an older term a master that was replaced may have more than that, which it is to cut off. A
+    node with a harmed disk may never count again: it has lost what it had synced.
     """
     loop = asyncio.get_running_loop()  # Whose time is a virtual one in a simulated world.
     deadline = loop.time() + timeout_s
@@ -43,7 +49,7 @@ async def caught_up(client: quorumlog.Client, nodes: tuple[int, ...], timeout_s:
                 status = await client.admin.node_status(node)
                 is_there = status.term >= target.term
                 is_there &= status.applied_index >= target.commit_index
-                if is_there and status.standing == "full":
+                if is_there and (status.standing == "full" or node in harmed):
                     break
                 last = f"{status.applied_index} in term {status.term}, {status.standing}"
             except QuorumlogError as error:

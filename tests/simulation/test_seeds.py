@@ -144,7 +144,7 @@ def test_two_leaders_of_one_term_are_a_failure(role: str, term_name: str) -> Non
 
 
 def test_judge_waits_by_the_clock_of_the_world() -> None:
-    status = SimpleNamespace(commit_index=7, applied_index=6, standing="full")
+    status = SimpleNamespace(commit_index=7, applied_index=6, standing="full", term=1)
     client: Any = SimpleNamespace(admin=SimpleNamespace(node_status=AsyncMock(return_value=status)))
 
     async def wait() -> int:
