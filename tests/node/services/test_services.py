@@ -310,6 +310,7 @@ async def test_a_client_that_goes_away_cancels_its_streams_and_their_appends() -
     async with served.running() as stub:
         reading, writing = stub.Tail(log_pb2.TailRequest()), stub.AppendStream()
         await reading.read()
+        await begun.wait()
         reading.cancel()
         await eventually(lambda: ended == ["tail"], "the end of the tail")
         begun.clear()
