@@ -215,13 +215,17 @@ class MessageChooser:
     def _records(
         self, choice: Choice, due: list[tuple[int, InFlightMessage]]
     ) -> Iterator[tuple[int, InFlightMessage, bytes]]:
-        """Read messages in flight, neighbours at once; note those that have expired."""
+        """Read messages in flight, neighbours at once; note those that have expired.
+
+        They are compared with their checksums again: a consumer that meets damage does not ack.
+        """
         at = 0
         while at < len(due):
             first = due[at][0]
             hi = at + 1
             while hi < len(due) and due[hi][0] == first + hi - at:
                 hi += 1
+            self._store.distrust(*choice.key[1:], first, hi - at)
             result = self.read(choice.key, first, hi - at)
             if result.status is PullStatus.FOUND:
                 for record in split_records(result.data):

@@ -109,3 +109,16 @@ async def test_in_flight_and_damaged_meanwhile_it_stays_in_flight(tmp_path: Path
         assert part(node).in_flight_count == 3
         node.driver.lose()
         await eventually(lambda: len(node.broker.pop.shared.held.reasons) == 0, "nothing is held")
+
+
+async def test_a_message_that_comes_again_is_checked_again(tmp_path: Path) -> None:
+    """No byte is compared twice, but for a consumer that may have met damage."""
+    async with damaged_at(tmp_path) as node:
+        flip(tmp_path)
+        assert len((await ask(node, queue_id=DAMAGED_QUEUE)).deliveries) == 3
+        flip(tmp_path)
+        pass_time(node, 5_000)
+        assert len((await ask(node, queue_id=DAMAGED_QUEUE)).deliveries) == 1, "up to it"
+        with pytest.raises(QueueHeldError):
+            await ask(node, queue_id=DAMAGED_QUEUE)
+        assert "CRC" in (await held_reasons(node))[DAMAGED_QUEUE]
