@@ -9,7 +9,7 @@ from typing import Final
 
 import quorumlog
 from quorumlog.errors import QuorumlogError
-from simulation.cluster import Cluster
+from simulation.cluster import Cluster, ClusterNode
 
 PATIENCES_MS: Final = (1_500, 12_000)
 """Limits of a promotion, which takes away what the one before was promised: among short ones alone
@@ -34,6 +34,14 @@ async def promote_where_none_serves(cluster: Cluster, random: Random) -> None:
 async def promote_afresh(cluster: Cluster) -> None:
     """Give the master, once one serves, an epoch above all: a replica that was bound to a number
     of which another one became the master follows again."""
-    while (leader := cluster.leader) is None:  # noqa: ASYNC110 - nodes give no notice of it.
+    while (leader := _serving(cluster)) is None:  # noqa: ASYNC110 - nodes give no notice of it.
         await asyncio.sleep(0.1)
     leader.advise(max(node.term for node in cluster.nodes) + 1, 1)
+
+
+def _serving(cluster: Cluster) -> ClusterNode | None:
+    """Return the master, but for one that stops."""
+    leader = cluster.leader
+    if leader is None or leader.node is None or leader.node.broker.produce.is_draining:
+        return None
+    return leader
