@@ -12,7 +12,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.columns import Entries, check_bodies, record_batches, with_checked
+from pipeline.columns import (
+    Entries,
+    RecordDamagedError,
+    check_bodies,
+    record_batches,
+    with_checked,
+)
 from pipeline.connection import Connection
 from pipeline.errors import DataLossError
 from pipeline.options import SourceOptions
@@ -46,11 +52,12 @@ class _Reader:
         self._failed: set[int] = set()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the whole range."""
+        """Yield the whole range. Damage is reported to its node, by a second pull."""
         offset, hi = self._wanted.lo, self._wanted.hi
-        coming = self._begin(offset)
+        coming, verify = self._begin(offset), False
         try:
             while offset < hi:
+                at = offset
                 try:
                     batch = coming.result()
                 except QuorumlogError as error:
@@ -64,12 +71,22 @@ class _Reader:
                     offset = batch.next_offset
                 if offset < hi:
                     coming = self._begin(offset)
-                if batch.record_count:
+                try:
                     yield from self._decode(batch)
+                except RecordDamagedError:  # Before the first rows of this batch.
+                    if verify:
+                        raise
+                    coming.cancel()
+                    offset, verify = at, True
+                    coming = self._begin(offset, verify=True)
+                else:
+                    verify = False
         finally:
             coming.cancel()
 
     def _decode(self, records: RawRecords) -> Iterator[pa.RecordBatch]:
+        if not records.record_count:
+            return
         entries = None
         if records.entry_indexes:
             entries = Entries(
@@ -105,10 +122,10 @@ class _Reader:
 
     # --- The choice of a node ---
 
-    def _begin(self, offset: int) -> Future[RawRecords]:
-        return self._connection.submit(self._pull(offset))
+    def _begin(self, offset: int, *, verify: bool = False) -> Future[RawRecords]:
+        return self._connection.submit(self._pull(offset, verify))
 
-    async def _pull(self, offset: int) -> RawRecords:
+    async def _pull(self, offset: int, verify: bool) -> RawRecords:
         """Ask a follower, then others, then the leader, until the deadline."""
         deadline = Deadline(self._options.cluster.timeout_ms)
         backoff = Backoff(deadline)
@@ -124,6 +141,7 @@ class _Reader:
                     at_least_index=self._wanted.at_least_index,
                     node_id=node_id,
                     with_entries=self._with_entries,
+                    verify=verify,
                     timeout_ms=timeout_ms if node_id is None else min(PATIENCE_MS, timeout_ms),
                 )
             except QuorumlogError as error:

@@ -8,6 +8,7 @@ those three only.
 
 import errno
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -61,11 +62,12 @@ class Around(TypedDict, total=False):
     progress: Progress
 
 
-class Closing:
+class Closing(ABC):
     """Closed at the end of `with`."""
 
+    @abstractmethod
     def close(self) -> None:
-        raise NotImplementedError
+        """Release all that is open. Closing twice is harmless."""
 
     def __enter__(self) -> Self:
         return self

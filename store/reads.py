@@ -4,7 +4,6 @@ Owns the reads; must not know appends, threads or recovery. The engine says what
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from store import format as fmt
@@ -88,11 +87,14 @@ class Reads:
         max_count: int = 32,
         max_size_bytes: int = 256 * 1024,
         tags: frozenset[int] | None = None,
+        verify: bool = False,
     ) -> PullResult:
         """Return records of one queue from `offset` on, encoded, back to back.
 
         Sees everything appended before the call. At least one record if there is any; `tags` are
         tag hashes (`store.record.message.tags_code`), and the caller compares the tag itself.
+        `verify` compares them with their checksums even if they were compared before, and returns
+        fewer: a reader met damage in them, as a disk may damage what was checked.
         Raises CorruptionError, DerivedDamageError, FileSystemError, ClosedError.
         """
         self._catch_up()
@@ -102,26 +104,8 @@ class Reads:
         lo = self._begin_offset(queue)
         if queue is not None and offset < lo:
             return PullResult(PullStatus.OFFSET_TOO_SMALL, lo, lo, queue.max_offset)
-        result = pull(
-            self.log, queue, offset, max_count=max_count, max_bytes=max_size_bytes, tags_codes=tags
-        )
+        result = pull(self.log, queue, offset, max_count, max_size_bytes, tags, verify=verify)
         return result if result.min_offset >= lo else result._replace(min_offset=lo)
-
-    def distrust(self, topic: str, queue_id: int, offset: int, count: int) -> None:
-        """Have reads of the records of `count` offsets compare them with their checksums again: a
-        reader met damage in what it got. A disk may damage what was checked before.
-
-        Raises CorruptionError, DerivedDamageError, FileSystemError, ClosedError.
-        """
-        self._catch_up()
-        queue = self._find(topic, queue_id, offset)
-        if queue is None:
-            return
-        lo, hi = max(offset, queue.min_offset), min(offset + count, queue.max_offset)
-        with suppress(PositionRangeError):  # Expired, or cut, meanwhile.
-            first, (last, size_bytes, _) = queue.unit(lo)[0], queue.unit(hi - 1)
-            if first < last + size_bytes:  # Else a unit is wrong, as the read finds as well.
-                self.log.checked.distrust(first, last + size_bytes)
 
     def _begin_offset(self, queue: ConsumeQueue | None) -> int:
         """Return the offset before which the queue has records of a deleted topic only."""
@@ -262,12 +246,25 @@ class Reads:
                 return
             message = None
             if is_candidate and self._may_carry(position, topic, key):
-                message = self.message_at(position)
+                message = self._indexed_message(position)
             if message is not None:
                 in_time = lo_unix_ms <= message.store_unix_ms < hi_unix_ms
                 if message.topic != topic or key not in message.keys or not in_time:
                     message = None
             yield KeyStep(position, message)
+
+    def _indexed_message(self, position: int) -> Message:
+        """Return the record at a position that the index has: there is one, whole or damaged."""
+        try:
+            return self.message_at(position)
+        except PositionRangeError as error:
+            if position < self.log.min_position:  # Expired meanwhile.
+                raise
+            file = self.log.files.file_at(position)
+            at = position - file.position
+            raise CorruptionError(
+                file.path, at, "record", "the one in the index", "none"
+            ) from error
 
     def _may_carry(self, position: int, topic: str, key: str) -> bool:
         """Return whether a record may carry a key. Reads no body: the hash of a key can be that of

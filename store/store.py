@@ -2,8 +2,8 @@
 
 Start reading here. Owns the appends and the rounds of maintenance of a store of its own. Its
 `engine` has the parts, which do the work: `commit_log` or `ledger` (append), `flush` (durability),
-`dispatch` (queues, index), `warm_up` (next files), `retention`; `opening` recovers them. Its
-`reads` serve readers.
+`dispatch` (queues, index), `warm_up` (next files), `retention`; `opening` recovers them. The
+reads are those of `reads.Reads`.
 
 Threads, as a library: any number of callers; appends are serialised by the put lock. `store-flush`
 syncs the log, `store-warm-up` makes the next files, `store-maintain` dispatches, syncs the derived
@@ -27,10 +27,10 @@ from store.opening import Recovery, open_log
 from store.reads import Reads
 
 
-class Store(Closing):
+class Store(Reads, Closing):
     """An open store directory. Use it as a context manager, or call `close`.
 
-    Every method may be called from any thread. The reads are those of `store.reads.Reads`.
+    Every method may be called from any thread.
     """
 
     @classmethod
@@ -63,9 +63,8 @@ class Store(Closing):
     def __init__(self, engine: Engine[CommitLog | Ledger]) -> None:
         """Take the opened engine; for `open` only."""
         self.engine: Final = engine
-        self.root, self.config, self.log = engine.root, engine.config, engine.log
-        self.counters, self.recovery = engine.counters, engine.recovery
-        self.stats: Final = engine.stats
+        super().__init__(engine, self._show_all)
+        self.root, self.recovery, self.stats = engine.root, engine.recovery, engine.stats
         self._last_store_unix_ms = self._last_end_position = self._retention_ran_ms = 0
         self._derived_min_position = 0  # The derived files have nothing below it any more.
         self._dispatch_error: StoreFullError | None = None
@@ -74,14 +73,6 @@ class Store(Closing):
         self._thread = threading.Thread(
             target=self._maintain_all, name="store-maintain", daemon=True
         )
-        reads = self.reads = Reads(engine, self._catch_up)
-        self.pull, self.distrust = reads.pull, reads.distrust
-        self.units, self.records_at = reads.units, reads.records_at
-        self.view, self.message_at = reads.view, reads.message_at
-        self.messages_by_key, self.newest_by_key = reads.messages_by_key, reads.newest_by_key
-        self.offset_by_time, self.queue_range = reads.offset_by_time, reads.queue_range
-        self.queues, self.take_grown = reads.queues, reads.take_grown
-        self.inner_batch_topics = reads.inner_batch_topics
 
     # --- Appending ---
 
@@ -97,7 +88,7 @@ class Store(Closing):
         engine, lock = self.engine, self._put_lock
         try:
             if self._dispatch_error is not None:
-                self._catch_up()
+                self._show_all()
                 if self._dispatch_error is not None:
                     raise self._dispatch_error
             lock.acquire()
@@ -152,7 +143,7 @@ class Store(Closing):
 
     # --- Maintenance ---
 
-    def _catch_up(self) -> None:
+    def _show_all(self) -> None:
         """Dispatch all records appended before now, so that a reader sees them."""
         self.engine.check_open()
         try:
@@ -197,7 +188,7 @@ class Store(Closing):
         """
         engine = self.engine
         with engine.failed_syncs_fatal():
-            self._catch_up()
+            self._show_all()
             durable_position = engine.sync_derived()
             engine.save_times(min(engine.flush_service.durable_position, durable_position))
             now = time.monotonic_ns() // 1_000_000
@@ -209,7 +200,7 @@ class Store(Closing):
         """Run one round of retention now; return how many log files were deleted."""
         engine = self.engine
         with engine.failed_syncs_fatal():
-            self._catch_up()
+            self._show_all()
             engine.sync_derived()  # Only records dispatched durably are deleted.
             usage = DiskUsage(*engine.fs.free_bytes(self.root))
             with self._put_lock:

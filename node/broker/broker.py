@@ -100,8 +100,6 @@ class Broker:
         ]
         """Work that begins and ends with this node's leadership, in this order."""
         self.parked.on_grown = self._on_grown
-        self.has_waiting_readers: Final = self.parked.has_any
-        """Returns whether a reader waits for something that will be applied here."""
         context.driver.add_listener(self._on_turn)
 
     def add_leader_work(self, work: LeaderWork) -> None:
@@ -179,6 +177,10 @@ class Broker:
                     )
                 )
         return response
+
+    def has_waiting_readers(self) -> bool:
+        """Whether a reader waits for something that will be applied here."""
+        return self.parked.has_any()
 
     # --- Nodes ---
 

@@ -47,9 +47,11 @@ class Health:
         self._driver: Driver | None = None
         self._problem: Callable[[], str] = lambda: ""
         self._listeners: list[Callable[[bool], None]] = []
-        self.add_listener: Final = self._listeners.append
-        """Has a listener called with the new answer each time readiness changes."""
         self._was_ready = False
+
+    def add_listener(self, listener: Callable[[bool], None]) -> None:
+        """Call a listener with the new answer each time readiness changes."""
+        self._listeners.append(listener)
 
     def enter(self, phase: Phase, detail: str = "") -> None:
         """Set the phase of the node; `detail` describes its work in it."""

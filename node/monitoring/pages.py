@@ -5,7 +5,7 @@ a page shows what there is, and no source asks whether a part exists. Must not k
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from node.monitoring.metric import Source
 
@@ -17,9 +17,11 @@ class Pages:
 
     def __init__(self) -> None:
         self._status: list[StatusSource] = []
-        self.add_status: Final = self._status.append
-        """Shows what this source returns from now on."""
         self.metrics: list[Source[Any]] = []
+
+    def add_status(self, source: StatusSource) -> None:
+        """Show what this source returns from now on."""
+        self._status.append(source)
 
     def add_metrics(self, *sources: Source[Any]) -> None:
         """Show the metrics of these tables from now on."""

@@ -84,8 +84,6 @@ class Registration:
     ) -> None:
         self._access, self._broker, self._monotonic_s = access, broker, monotonic_s
         self._changed = asyncio.Event()
-        self.changed: Final = self._changed.set
-        """Looks at once, because something that the directory should know may have changed."""
         self._rate_limited = RateLimitedLog(
             _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=monotonic_s
         )
@@ -117,6 +115,10 @@ class Registration:
             with suppress(TimeoutError):
                 async with asyncio.timeout(period_s):
                     await self._changed.wait()
+
+    def changed(self) -> None:
+        """Look at once, because something that the directory should know may have changed."""
+        self._changed.set()
 
     def _note(self, problem: str) -> None:
         """Set `problem`; log it only if it lasts for _PATIENCE_MS, since elections are ordinary."""

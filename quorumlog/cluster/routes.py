@@ -120,8 +120,6 @@ class Router:
         self._suspected = ""  # Address and term of a leader that failed a call.
         self._suspected_term = -1
         self._topics: dict[str, TopicRoute] = {}
-        self.topic: Final = self._topics.get
-        """Returns the known route of a topic, without asking; None without one."""
         self._lacked: dict[str, None] = {}  # Topics that the leader does not have.
         self._search_task: asyncio.Task[None] | None = None
         self._random = random.Random()
@@ -131,6 +129,10 @@ class Router:
         self._is_answered = False  # A node answered in the last round.
 
     # State.
+
+    def topic(self, name: str) -> TopicRoute | None:
+        """Return the known route of a topic, without asking; None without one."""
+        return self._topics.get(name)
 
     def addresses(self) -> list[str]:
         """Return all addresses at which a node may be, those of known nodes first."""

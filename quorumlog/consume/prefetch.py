@@ -84,8 +84,6 @@ class Inbox:
         self._size_bytes_max, self._count_max = size_bytes_max, count_max
         self._ready: deque[tuple[Fetcher, MessageBatch]] = deque()
         self._changed = asyncio.Event()
-        self.wake: Final = self._changed.set
-        """Has the consumer check again whether all is finished."""
         self._room = asyncio.Event()
         self._room.set()
         self.pulls = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(PULLS_MAX))
@@ -94,6 +92,10 @@ class Inbox:
         self.held_size_bytes = self.held_count = 0
         self.defers_errors = False  # Raise a retryable error only when all else is read.
         self.is_finished: Callable[[], bool] = lambda: False
+
+    def wake(self) -> None:
+        """Have the consumer check again whether all is finished."""
+        self._changed.set()
 
     def put(self, fetcher: "Fetcher", batch: MessageBatch) -> None:
         """Add a batch of a fetcher. After an error that is not deferred it is dropped, and the

@@ -47,6 +47,7 @@ class RawPull(PullArguments):
     queue: Pair
     offset: int
     with_entries: bool = field(default=False, kw_only=True)
+    verify: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,12 @@ class Raw:
     async def pull(self, wanted: RawPull) -> RawRecords:
         """Read once from an offset on. 0 for a limit means the node's own.
 
-        Checksums are not checked. `is_out_of_range`: expired, or beyond the end.
+        Checksums are not checked. `is_out_of_range`: expired, or beyond the end. `verify` reports
+        damage that the caller met there: the node checks those records again, and repairs them.
         """
-        options = wanted.options(self._timeout_ms, with_entries=wanted.with_entries)
+        options = wanted.options(
+            self._timeout_ms, with_entries=wanted.with_entries, verify=wanted.verify
+        )
         queue = queue_of(wanted.queue)
         response = await self._reads.pull_response(queue, wanted.offset, options)
         return of_pb(RawRecords, response, is_out_of_range=response.status in OUT_OF_RANGE)

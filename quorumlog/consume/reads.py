@@ -146,11 +146,12 @@ class ReadCalls:
     async def pull(self, queue: Queue, offset: int, options: PullOptions) -> MessageBatch:
         """Read messages from `offset` on. Raises CorruptRecordError, UnknownTopicError.
 
-        A second call reports damage to the node, which repairs it.
+        A second call, within the same time, reports damage to the node, which repairs it.
         """
         topic, queue_id = queue
         if not queue.group:
             queue = Queue(topic, queue_id, self.group_of(queue, options.freshness).name)
+        deadline = Deadline(options.timeout_ms + options.wait_ms)
         response = await self.pull_response(queue, offset, options)
         records = response.records
         newest_move = _newest_move(response)
@@ -165,9 +166,11 @@ class ReadCalls:
             elif not options.sql:
                 _check_offsets(messages, topic, queue_id, offset, response.next_offset)
         except CorruptRecordError:
-            if options.verify:
+            if options.verify or deadline.has_passed:
                 raise
-            return await self.pull(queue, offset, replace(options, verify=True))
+            left_ms = deadline.remaining_ms
+            again = replace(options, verify=True, wait_ms=0, timeout_ms=left_ms)
+            return await self.pull(queue, offset, again)
         return MessageBatch(
             topic=topic,
             queue_id=queue_id,

@@ -487,21 +487,26 @@ class Ledger(LedgerReader):
             lo_index = span.hi_index
         return b"".join(parts)
 
-    def check(self, position: int, data: bytes) -> None:
+    def check(self, position: int, data: bytes, *, again: bool = False) -> None:
         """Check the entries that hold the bytes read at `position`; see `check_bytes`."""
-        self.check_bytes(position, position + len(data))
+        self.check_bytes(position, position + len(data), again=again)
 
-    def check_bytes(self, lo: int, hi: int) -> None:
-        """Check the entries that hold the bytes [lo, hi), unless they were checked before.
+    def check_bytes(self, lo: int, hi: int, *, again: bool = False) -> None:
+        """Check the entries that hold the bytes [lo, hi), or those of them not checked before.
 
         An entry is checked as a whole: header, chain and body. Raises CorruptionError.
         """
-        lo = self.checked.first_unchecked(lo, hi)
+        if not again:
+            lo = self.checked.first_unchecked(lo, hi)
         if lo >= hi:
             return
         generation = self.checked.generation
         lo_index, hi_index = self.index_at_position(lo), self.index_at_position(hi - 1) + 1
-        check_range(self, lo_index, hi_index)
+        try:
+            check_range(self, lo_index, hi_index)
+        except CorruptionError:
+            self.checked.distrust(self.position_of(lo_index), self.end_of(hi_index - 1))
+            raise
         self.checked.add(self.position_of(lo_index), self.end_of(hi_index - 1), generation)
 
     # --- Cutting ---

@@ -141,20 +141,21 @@ class CommitLog:
 
     # --- Reading ---
 
-    def check(self, position: int, data: bytes) -> None:
-        """Check whole records that were read at `position`, unless they were checked before.
+    def check(self, position: int, data: bytes, *, again: bool = False) -> None:
+        """Check whole records that were read at `position`, or those not checked before.
 
         Raises CorruptionError. Header, topic and properties have no checksum here without
         `property_crc`; their damage is found as far as sizes, positions and NULs tell.
         """
         hi = position + len(data)
-        lo = self.checked.first_unchecked(position, hi)
+        lo = position if again else self.checked.first_unchecked(position, hi)
         if lo >= hi:
             return
         generation = self.checked.generation
         # A range ends where a record does, so the rest begins with one.
         checked = check_records(data[lo - position :], lo)
         if checked.problem is not None or lo + checked.end != hi:
+            self.checked.distrust(lo + checked.end, hi)
             file = self.files.file_at(lo + checked.end)
             at = lo + checked.end - file.position
             problem = checked.problem

@@ -79,11 +79,12 @@ class RecordLog(Protocol):
         """Copy the bytes of a record. Raises PositionRangeError, ClosedError, FileSystemError."""
         ...
 
-    def check(self, position: int, data: bytes) -> None:
+    def check(self, position: int, data: bytes, *, again: bool = False) -> None:
         """Make sure that `data`, read at `position`, is what was written there.
 
         `data` is whole records back to back. Compares checksums once per open, see
-        `store.log.checked`. Raises CorruptionError.
+        `store.log.checked`, or `again`: a disk may damage what was checked before. Raises
+        CorruptionError.
         """
         ...
 

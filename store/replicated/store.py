@@ -66,11 +66,6 @@ class ReplicatedStore(Closing, Generic[LogT]):
         self.root, self.config, self.log = engine.root, engine.config, engine.log
         self.counters, self.recovery = engine.counters, engine.recovery
         self.reads: Final = Reads(engine)
-        self.sync_here: Final = engine.flush_service.sync_here
-        """Syncs all written bytes on the caller's thread; see `FlushService.sync_here`."""
-        self.request_sync: Final[Callable[[Callback], None]] = engine.flush_service.request_all
-        """Has everything that was written so far synced; see `FlushService.request_all`."""
-        self.delete_expired_derived: Final = engine.delete_expired_derived
         self.stats: Final = engine.stats
         self.room_error: StoreError | None = None
         """Why `has_room` found none; None: there was some."""
@@ -84,6 +79,16 @@ class ReplicatedStore(Closing, Generic[LogT]):
         """Positions of the files that have to go for room only."""
         self._has_more = False
         """Whether the last round reached its limit."""
+
+    # --- Syncs ---
+
+    def sync_here(self) -> bool:
+        """Sync all written bytes on the caller's thread; see `FlushService.sync_here`."""
+        return self.engine.flush_service.sync_here()
+
+    def request_sync(self, callback: Callback) -> None:
+        """Have everything that was written so far synced; see `FlushService.request_all`."""
+        self.engine.flush_service.request_all(callback)
 
     # --- What is visible ---
 
@@ -215,6 +220,10 @@ class ReplicatedStore(Closing, Generic[LogT]):
         self._for_room = frozenset(file.position for file in going[count - for_room_count :])
         self.expired_position = going[-1].end_position if going else 0
         self._judged_at = number
+
+    def delete_expired_derived(self) -> None:
+        """Delete what queues and index have of expired records; see `Engine`."""
+        self.engine.delete_expired_derived()
 
     @property
     def _due_position(self) -> int:

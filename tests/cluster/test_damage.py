@@ -1,12 +1,19 @@
 """A disk that changes what lies on it: found before a reader asks, and never handed out."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
+from pipeline.options import ClusterAddress, SourceOptions
+from pipeline.plan import OffsetRange
+from pipeline.reader import read_range
 from quorumlog import sync
+from quorumlog.errors import CorruptRecordError
+from quorumlog.records.queues import Queue
 from tests.node.replication.raft.test_repair_process import MARK
 from tests.patience import wait_for
 
@@ -57,6 +64,31 @@ def test_a_bit_that_flips_in_a_running_node_is_found_and_put_right(tmp_path: Pat
             assert count(cluster, node_id, "scrub_differing") == 0
         assert "is repaired" in cluster.log_path(damaged).read_text()
         assert all(state.is_ready for state in cluster.status())
+
+
+def test_a_reader_that_meets_damage_has_it_repaired(tmp_path: Path) -> None:
+    """The node has checked those bytes before, and does not scrub."""
+    with (
+        LocalCluster.create(tmp_path, 3, settings=SMALL) as cluster,
+        sync.connect(cluster.bootstrap) as client,
+    ):
+        fill(cluster)
+        options = SourceOptions(
+            ClusterAddress(cluster.bootstrap), ("orders",), reads_followers=False
+        )
+        part = OffsetRange(Queue("orders", 1, client.groups[0]), 0, 1, 0)
+
+        def is_repaired_once_met(read: Callable[[], list[bytes]]) -> None:
+            assert read() == [MARK]
+            path, whole = flip(cluster, cluster.leader_id())
+            with pytest.raises(CorruptRecordError, match=f"{path} byte .* body CRC is"):
+                read()
+            wait_for("it to be repaired", lambda: path.read_bytes() == whole)
+            assert read() == [MARK]
+
+        is_repaired_once_met(lambda: [one.body for one in client.pull("orders", 1, 0)])
+        batches = partial(read_range, options, part)
+        is_repaired_once_met(lambda: [b for batch in batches() for b in batch["body"].to_pylist()])
 
 
 @pytest.mark.long

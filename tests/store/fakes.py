@@ -119,7 +119,7 @@ class MemoryLog:
         at = position - self.first_position
         return bytes(self.data[at : at + size_bytes])
 
-    def check(self, position: int, data: bytes) -> None:
+    def check(self, position: int, data: bytes, *, again: bool = False) -> None:
         """Memory is trusted."""
 
     def record_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:

@@ -73,9 +73,9 @@ def is_good(data: bytes, position: int) -> bool:
     return checked.problem is None and checked.end == len(data)
 
 
-def damage_body(root: Path, record: bytes) -> None:
-    """Damage the body of a stored record, in the one log file below a directory that has it."""
+def damage(root: Path, record: bytes, at: int = fmt.BODY_AT) -> None:
+    """Damage a byte of a stored record, in the one log file below a directory that has it."""
     (path,) = [file for file in root.rglob("0" * 20) if record in file.read_bytes()]
     with path.open("r+b") as file:
-        file.seek(path.read_bytes().index(record) + fmt.BODY_AT)
+        file.seek(path.read_bytes().index(record) + at)
         file.write(b"!")

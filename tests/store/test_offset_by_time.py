@@ -25,7 +25,7 @@ def test_deleted_records_are_passed_over(tmp_path: Path) -> None:
     with build(tmp_path, list(range(0, 1000, 100))) as store:
         store.queues()  # Sees all that was appended.
         kept = messages(store.records_at("orders", 0, [6]))[0].position
-        store.reads.origin = lambda _: kept
+        store.origin = lambda _: kept
         assert store.offset_by_time("orders", 0, 250) == 6
         assert store.offset_by_time("orders", 0, 750) == 8
         kept = store.log.max_position

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from store import format as fmt
 from store.config import StoreConfig
 from store.derived.dispatch import Built
 from store.derived.queues.pull import PullStatus
@@ -33,7 +34,7 @@ from tests.store.records import (
     BORN,
     PAGE,
     batch,
-    damage_body,
+    damage,
     messages,
     numbers,
     record,
@@ -418,13 +419,19 @@ def test_a_disk_that_damages_what_was_checked_is_met_by_a_reader_that_says_so(
 ) -> None:
     store.append(batch(0, 4))
     store.append(batch(4, 9))
-    damage_body(tmp_path, store.pull("orders", 0, 4, max_count=1).data)
+    damage(tmp_path, store.pull("orders", 0, 4, max_count=1).data)
     assert store.pull("orders", 0, 0).record_count == 9, "no byte is checked twice unasked"
-    store.distrust("orders", 0, 0, 4)
-    assert store.pull("orders", 0, 0, max_count=4).record_count == 4
-    store.distrust("orders", 0, 0, 5)
-    with pytest.raises(CorruptionError, match="body CRC"):
-        store.pull("orders", 0, 0)
-    for offset, count in ((8, 0), (9, 5), (-1, 1)):  # Nothing to read there.
-        store.distrust("orders", 0, offset, count)
-    store.distrust("none", 0, 0, 1)
+    assert store.pull("orders", 0, 0, max_count=4, verify=True).record_count == 4
+    for verify in (True, False):  # From then on each reader meets it.
+        with pytest.raises(CorruptionError, match="body CRC"):
+            store.pull("orders", 0, 0, verify=verify)
+
+
+def test_a_key_whose_record_lost_its_head_is_damage_and_not_a_missing_message(
+    tmp_path: Path, store: Store
+) -> None:
+    store.append(batch(0, 4))
+    assert store.messages_by_key("orders", "key0002")
+    damage(tmp_path, store.pull("orders", 0, 2, max_count=1).data, fmt.INT32.size)
+    with pytest.raises(CorruptionError, match="record is none, expected the one in the index"):
+        store.messages_by_key("orders", "key0002")

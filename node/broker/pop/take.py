@@ -217,7 +217,7 @@ class MessageChooser:
     ) -> Iterator[tuple[int, InFlightMessage, bytes]]:
         """Read messages in flight, neighbours at once; note those that have expired.
 
-        They are compared with their checksums again: a consumer that meets damage does not ack.
+        Those delivered before are verified: a consumer that meets damage does not ack.
         """
         at = 0
         while at < len(due):
@@ -225,8 +225,8 @@ class MessageChooser:
             hi = at + 1
             while hi < len(due) and due[hi][0] == first + hi - at:
                 hi += 1
-            self._store.distrust(*choice.key[1:], first, hi - at)
-            result = self.read(choice.key, first, hi - at)
+            is_again = any(item.delivery_count for _, item in due[at:hi])
+            result = self.read(choice.key, first, hi - at, verify=is_again)
             if result.status is PullStatus.FOUND:
                 for record in split_records(result.data):
                     yield *due[at], record
@@ -237,10 +237,11 @@ class MessageChooser:
             else:  # The queue ends before it, after a reset: it stays in flight.
                 return
 
-    def read(self, key: WindowKey, offset: int, count: int) -> PullResult:
+    def read(self, key: WindowKey, offset: int, count: int, *, verify: bool = False) -> PullResult:
         """Read neighbours of one queue."""
+        size_bytes_max = self._limits.pull_size_bytes_max
         return self._store.pull(
-            key[1], key[2], offset, max_count=count, max_size_bytes=self._limits.pull_size_bytes_max
+            *key[1:], offset, max_count=count, max_size_bytes=size_bytes_max, verify=verify
         )
 
     # --- New ---

@@ -48,6 +48,7 @@ class _Reader(NamedTuple):
     group: str
     """The group whose settings must allow the read; empty: a reader of its own."""
     sql: SqlFilter | None
+    verify: bool
 
 
 class PulledRecords(NamedTuple):
@@ -86,9 +87,6 @@ class Pulls:
         at_least = request.at_least_index if request.HasField("at_least_index") else None
         await self._freshness.ensure(request.consistency, at_least)
         offset = request.offset
-        if request.verify:
-            store = self._context.store
-            store.distrust(reader.topic, reader.queue_id, offset, reader.max_count)
         result = self._read(reader, offset)
         wait_ms = min(request.wait_ms, self._context.limits.pull_wait_ms_max)
         if wait_ms and self._is_nothing(reader, result):
@@ -165,11 +163,12 @@ class Pulls:
             request.consistency,
             request.group,
             sql,
+            isinstance(request, PullRequest) and request.verify,
         )
 
     def _read(self, reader: _Reader, offset: int) -> PullResult:
         """Read once, now. Raises UnknownTopicError and the like, CorruptionError."""
-        topic, queue_id, max_count, max_size_bytes, tags, _, group, sql = reader
+        topic, queue_id, max_count, max_size_bytes, tags, _, group, sql, verify = reader
         context = self._context
         if group:
             check_reader(context, group, topic)
@@ -184,6 +183,7 @@ class Pulls:
                 max_count=max_count,
                 max_size_bytes=max_size_bytes,
                 tags=None if tags is None else tags.codes,
+                verify=verify,
             )
             if result.status is not PullStatus.MESSAGE_WAS_REMOVING:
                 break

@@ -144,8 +144,6 @@ class HaDriver:
         self._has_news = False
         self._was_seen: tuple[Role, NodeId, bool] = (Role.FOLLOWER, NO_NODE, False)
         self._listeners: list[Callable[[], None]] = []
-        self.add_listener: Final = self._listeners.append
-        """Has a listener called after each turn that showed readers more, or changed a role."""
         self.apply_retry_count = 0
         """Times that decided batches could not be shown, as the disk has no room for queues."""
 
@@ -220,6 +218,10 @@ class HaDriver:
     def no_room(self) -> StoreFullError | FileSystemError | None:
         """What keeps an append from being answered until the disk has room; None: nothing."""
         return self.save_error or self._apply_error
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call a listener after each turn that showed readers more, or changed a role."""
+        self._listeners.append(listener)
 
     # --- Requests of this node's broker ---
 

@@ -104,11 +104,7 @@ class RaftDriver:
         self.has_audience, self.has_met_all = has_audience, has_met_all
         self._stopped = False
         self._listeners: list[Callable[[], None]] = []
-        self.add_listener: Final = self._listeners.append
-        """Has a listener called after each turn that applied something or changed the role."""
         self._role_listeners: list[Callable[[RoleChange], None]] = []
-        self.add_role_listener: Final = self._role_listeners.append
-        """Has a listener called with every change of role, term or known leader."""
         self._apply_hi: Index = NO_INDEX
         """Entries below it are committed and handed out."""
         self._apply_error: StoreFullError | FileSystemError | None = None
@@ -191,6 +187,14 @@ class RaftDriver:
             self._tick_timer.cancel()
         self._syncs.stop()
         self._pending_calls.stop(self.replica.stop())
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call a listener after each turn that applied something or changed the role."""
+        self._listeners.append(listener)
+
+    def add_role_listener(self, listener: Callable[[RoleChange], None]) -> None:
+        """Call a listener with every change of role, term or known leader."""
+        self._role_listeners.append(listener)
 
     # --- Requests of this node's broker ---
 

@@ -69,10 +69,12 @@ class MemberReports:
         self._again = set[str]()
         """Changed groups with refused clients: there may be room for them."""
         self._wake = asyncio.Event()
-        self.wake: Final = self._wake.set
-        """Has what changed reported soon."""
         self._waiting: list[asyncio.Future[None]] = []
         self.failed_total = 0
+
+    def wake(self) -> None:
+        """Report what changed soon."""
+        self._wake.set()
 
     def is_refused(self, group: str, client_id: str) -> bool:
         """Return whether the leader keeps a client out of a group."""

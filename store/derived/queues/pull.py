@@ -80,12 +80,15 @@ def pull(
     max_count: int,
     max_bytes: int,
     tags_codes: Collection[int] | None = None,
+    *,
+    verify: bool = False,
 ) -> PullResult:
     """Return up to `max_count` records, `max_bytes` in all, from `offset` on.
 
     If there is a record at all, at least one is returned, however large. With `tags_codes` only
     records whose tags code is in it; tags may share a code, so the client compares the tag itself.
-    Raises DerivedDamageError when queue and log disagree, or FileSystemError.
+    With `verify` they are those of one read, checked even if they were before. Raises
+    CorruptionError, DerivedDamageError when queue and log disagree, or FileSystemError.
     """
     assert max_count > 0, f"max_count {max_count}"
     if queue is None:
@@ -103,6 +106,8 @@ def pull(
     scan_hi = min(hi, offset + scan_count)
     # Without a filter each unit is compared with its record, and so needs no other proof.
     is_proof_needed = tags_codes is not None
+    # To verify one record costs its whole entry: one read has few entries.
+    read_count_max = 1 if verify else PULL_READ_COUNT_MAX
     while True:
         try:
             units = queue.read_units(offset, scan_hi, is_proof_needed=is_proof_needed)
@@ -112,7 +117,7 @@ def pull(
         if not chosen.offsets:
             return PullResult(PullStatus.NO_MATCHED_MESSAGE, next_offset, lo, hi)
         try:
-            data, count = _read(log, queue, chosen, PULL_READ_COUNT_MAX)
+            data, count = _read(log, queue, chosen, read_count_max, verify=verify)
         except (PositionRangeError, ClosedError, CorruptionError, DerivedFileError) as error:
             if not is_proof_needed:
                 is_proof_needed = True  # The units may be wrong.
@@ -183,7 +188,12 @@ def _choose(
 
 
 def _read(
-    log: RecordLog, queue: ConsumeQueue, chosen: _Chosen, read_count_max: int | None = None
+    log: RecordLog,
+    queue: ConsumeQueue,
+    chosen: _Chosen,
+    read_count_max: int | None = None,
+    *,
+    verify: bool = False,
 ) -> tuple[bytes, int]:
     """Read the chosen records and join them; neighbours, and near ones, in one read. Return them
     and how many they are: all, or fewer where a limit of reads is given."""
@@ -211,7 +221,7 @@ def _read(
                 hi += 1
             end = positions[hi - 1] + sizes_bytes[hi - 1]
             data, is_whole = log.read(first, end - first), True
-        log.check(first, data)
+        log.check(first, data, again=verify)
         _check(data, queue, chosen, lo, hi)
         if is_whole:
             parts.append(data)

@@ -64,7 +64,7 @@ def append(store: Store, entries: list[list[Command]]) -> None:
 
 
 def machine_of(store: Store, image: StateImage | None = None) -> StateMachine:
-    return StateMachine(store.reads, SMALL_LIMITS, image)
+    return StateMachine(store, SMALL_LIMITS, image)
 
 
 def test_a_command_record_is_an_ordinary_message() -> None:

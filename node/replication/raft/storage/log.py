@@ -33,7 +33,7 @@ from raft.messages import (
     Term,
 )
 from raft.pump.effects import Checked, Payload
-from raft.ready import EntryKind, InitialState, bootstrap_state, joining_state
+from raft.ready import EntryKind, HardState, InitialState, bootstrap_state, joining_state
 from raft.rules.divergence import check_same_chain
 from store.config import StoreConfig
 from store.engine import Around, Closing
@@ -95,8 +95,6 @@ class LedgerLog(Closing):
         self.store: Final = store
         self._ledger: Final = store.ledger
         self.node_file: Final = node_file
-        self.save_hard_state: Final = node_file.save_hard_state
-        """Saves term, vote and standing; see `PumpLog.save_hard_state`. Durable on return."""
         self.received: Final = ReceivedSnapshot(fs, store.root)
         self._configurations: Final = LogConfigurations(store.ledger, node_file)
         self._applied: Index = NO_INDEX
@@ -224,6 +222,10 @@ class LedgerLog(Closing):
         return self._ledger.last_index
 
     # --- Writing ---
+
+    def save_hard_state(self, hard_state: HardState) -> None:
+        """Replace term, vote and standing; see `NodeFile.save_hard_state`. Durable on return."""
+        self.node_file.save_hard_state(hard_state)
 
     def prepare(self, batch: bytes) -> Prepared:
         """Do everything of an append of encoded records that can fail, before it is proposed.

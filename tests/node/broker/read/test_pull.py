@@ -19,7 +19,7 @@ from store.errors import CorruptionError
 from store.record.message import encode_message, java_hash
 from tests.node.broker_fakes import Fixture, expire_some, node_at, node_with, request
 from tests.patience import PATIENCE_S, eventually
-from tests.store.records import damage_body, messages, numbers
+from tests.store.records import damage, messages, numbers
 
 LOCAL = common_pb2.CONSISTENCY_LOCAL
 LINEARIZABLE = common_pb2.CONSISTENCY_LINEARIZABLE
@@ -61,7 +61,7 @@ async def test_a_reader_that_met_damage_has_the_node_check_it(
     tmp_path: Path, node: Fixture
 ) -> None:
     await node.append(0, 3)
-    damage_body(tmp_path, (await pull(node, 1, max_count=1)).records)
+    damage(tmp_path, (await pull(node, 1, max_count=1)).records)
     assert (await pull(node)).record_count == 3
     with pytest.raises(CorruptionError, match="body CRC"):
         await pull(node, verify=True)
