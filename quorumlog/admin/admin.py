@@ -154,7 +154,7 @@ class Admin(GroupAdmin, MessageAdmin):
             """Ask each known node once; return the node ids by address."""
             ids = {address: node_id for node_id, address in router.nodes.items()}
             ids = ids or dict.fromkeys(router.bootstrap, 0)
-            for address in ids.keys() - questions.keys():
+            for address in [address for address in ids if address not in questions]:
                 questions[address] = tasks.create_task(self._status_of(group, address, deadline))
             return ids
 
