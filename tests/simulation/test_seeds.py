@@ -93,7 +93,8 @@ def test_fault_of_each_kind_is_done_and_survived(
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"events, 1 faults, [1-9]\d* acked", done.stdout), done.stdout
     ended = "quorumlog: the process ends because a sync failed" if kind == "sync_fails" else ""
-    assert ended in done.stderr and bool(ended) == bool(done.stderr)
+    assert ended in done.stderr
+    assert bool(ended) == bool(done.stderr)
 
 
 def test_failing_case_is_made_small() -> None:
