@@ -98,7 +98,8 @@ def test_a_leader_is_paused_and_another_process_takes_the_cluster_over(tmp_path:
             cluster.wait_ready(node_ids=(leader,))
         assert caught.value.code == "local.died"
     assert [cluster.exit_code(n) for n in others] == [0, 0]
-    assert [s.state for s in cluster.status()] == ["stopped"] * 3
+    states = {s.node_id: s.state for s in cluster.status()}
+    assert states == {leader: "dead", **dict.fromkeys(others, "stopped")}  # It did not kill it.
 
 
 @pytest.mark.long
