@@ -2,8 +2,8 @@
 
 Owns the parts, the order in which they are opened, started and closed, and what they do together
 (sync of derived files with the mark, the statistics). Must not know appends, nor what readers ask:
-`store.store` and `store.replicated` use the parts, `store.reads` reads them. The parts are open to
-those three only.
+`store.store` and `store.replicated` use the parts, `store.reads` reads them. The state machine of a
+node listens to the `dispatcher`.
 """
 
 import errno
@@ -54,12 +54,16 @@ class StoreKind(Generic[LogT_co]):
 
 
 class Around(TypedDict, total=False):
-    """The file system, clock and callbacks of the process: see `store.store.Store.open`."""
+    """The file system, clock and callbacks of the process."""
 
     fs: FileSystem | None
+    """None: that of the machine."""
     now_unix_ms: Callable[[], int]
+    """The clock of store times."""
     on_fatal: Callable[[BaseException], None]
+    """Called once, on any thread, when a sync fails or an invariant is broken; ends the process."""
     progress: Progress
+    """Called with a text, the bytes done and all of them, in the long steps of an open."""
 
 
 class Closing(ABC):

@@ -221,21 +221,24 @@ class TailNotCutError(StoreError):
 
 
 class CorruptionError(StoreError):
-    """Bytes that were known to be good are not any more. Never cut, never served.
+    """Bytes that were known to be good are not any more: never cut, never served. Retried while
+    another replica gives them.
 
     `path` and `at` (byte in that file) name the place; `field` what was checked.
     """
 
     code = "store.corruption"
-    text = (
-        "{path} byte {at}: {field} is {actual}, expected {expected}; refetch the range from a "
-        "replica, or see 'qlog store repair --help'"
-    )
+    text = "{path} byte {at}: {field} is {actual}, expected {expected}; {remedy}"
     path: str
     at: int
     field: str
     expected: str
     actual: str
+    remedy: str = "refetch the range from a replica, or see 'qlog store repair --help'"
+
+    def note_repair(self) -> None:
+        """Have the caller ask again: another replica is asked for these bytes."""
+        self.retryable, self.remedy = True, "another replica is asked for it, try again in a moment"
 
 
 class ForeignEntryError(StoreError):

@@ -1,8 +1,8 @@
 """The store: one log, the queues and the index derived from it, and the threads that serve them.
 
 Start reading here. Owns the appends and the rounds of maintenance of a store of its own. Its
-`engine` has the parts, which do the work: `commit_log` or `ledger` (append), `flush` (durability),
-`dispatch` (queues, index), `warm_up` (next files), `retention`; `opening` recovers them. The
+`engine` has the parts, which do the work: `log` (append), `flush_service` (durability),
+`dispatcher` (queues, index), `warm_up` (next files), `retention`; `opening` recovers them. The
 reads are those of `reads.Reads`.
 
 Threads, as a library: any number of callers; appends are serialised by the put lock. `store-flush`
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Self, Unpack
 
+from store import format as fmt
 from store.config import StoreConfig
 from store.engine import Around, Closing, Engine, StoreKind
 from store.errors import ClosedError, FileSystemError, StoreError, StoreFullError, SyncFailedError
@@ -25,6 +26,7 @@ from store.log.record_log import AppendResult
 from store.maintenance.retention import DiskUsage
 from store.opening import Recovery, open_log
 from store.reads import Reads
+from store.stats import StoreStats
 
 
 class Store(Reads, Closing):
@@ -48,8 +50,7 @@ class Store(Reads, Closing):
         `before_running` is called when it is known what survived, and before the directory counts
         as used by this boot: facts that must outlive a second crash are written down there.
 
-        `on_fatal` is called, once and on any thread, when a sync fails or an invariant is broken;
-        it must end the process. Raises LockedError (another process has it), LayoutError (not what
+        `around`: see `Around`. Raises LockedError (another process has it), LayoutError (not what
         this configuration can open), CorruptionError (damage in what was known to be good),
         StoreFullError, FileSystemError, SyncFailedError. No append is acknowledged before.
         """
@@ -64,8 +65,9 @@ class Store(Reads, Closing):
         """Take the opened engine; for `open` only."""
         self.engine: Final = engine
         super().__init__(engine, self._show_all)
-        self.root, self.recovery, self.stats = engine.root, engine.recovery, engine.stats
-        self._last_store_unix_ms = self._last_end_position = self._retention_ran_ms = 0
+        self.root, self.recovery = engine.root, engine.recovery
+        self._last_store_unix_ms = self._newest_store_unix_ms()
+        self._last_end_position = self._retention_ran_ms = 0
         self._derived_min_position = 0  # The derived files have nothing below it any more.
         self._dispatch_error: StoreFullError | None = None
         self._clock, self._put_lock, self._append = engine.clock, engine.put_lock, engine.log.append
@@ -73,6 +75,17 @@ class Store(Reads, Closing):
         self._thread = threading.Thread(
             target=self._maintain_all, name="store-maintain", daemon=True
         )
+
+    def _newest_store_unix_ms(self) -> int:
+        """Return the store time of the last record in the queues, 0 without one."""
+        ends = [(queue, queue.max_offset) for queue in self.engine.queues]
+        units = [
+            fmt.CONSUME_QUEUE_UNIT.unpack(queue.read_units(hi - 1, hi, is_proof_needed=False))
+            for queue, hi in ends
+            if hi > queue.min_offset
+        ]
+        position, size_bytes, _ = max(units, default=(0, 0, 0))
+        return self.store_unix_ms_at(position, size_bytes) if size_bytes else 0
 
     # --- Appending ---
 
@@ -210,6 +223,10 @@ class Store(Reads, Closing):
                 engine.delete_expired_derived()
                 self._derived_min_position = min_position
             return done.deleted_file_count
+
+    def stats(self) -> StoreStats:
+        """Return counters and gauges of now."""
+        return self.engine.stats()
 
     # --- Closing ---
 

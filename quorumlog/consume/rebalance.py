@@ -11,17 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from quorumlog.errors import InvalidRequestError
+from quorumlog.records.queues import Pair
 
-Queue = tuple[str, int]
-"""Topic and queue id."""
-
-Strategy = Callable[[str, Sequence[Queue], Sequence[str]], list[Queue]]
+Strategy = Callable[[str, Sequence[Pair], Sequence[str]], list[Pair]]
 """(own client id, sorted queues of one topic, sorted client ids) to this member's queues."""
 
 VIRTUAL_NODES_COUNT: Final = 64  # Deviation: RocketMQ has 10, which divides very unevenly.
 
 
-def averagely(client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]) -> list[Queue]:
+def averagely(client_id: str, queues: Sequence[Pair], client_ids: Sequence[str]) -> list[Pair]:
     """Give every member one run of neighbouring queues; the first members get one more.
 
     Source: RocketMQ AllocateMessageQueueAveragely.
@@ -33,7 +31,7 @@ def averagely(client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
     return list(queues[lo : lo + least + (i < more)])
 
 
-def circle(client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]) -> list[Queue]:
+def circle(client_id: str, queues: Sequence[Pair], client_ids: Sequence[str]) -> list[Pair]:
     """Deal the queues out one by one. Source: RocketMQ AllocateMessageQueueAveragelyByCircle."""
     if client_id not in client_ids:
         return []
@@ -41,8 +39,8 @@ def circle(client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]) -
 
 
 def consistent_hash(
-    client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
-) -> list[Queue]:
+    client_id: str, queues: Sequence[Pair], client_ids: Sequence[str]
+) -> list[Pair]:
     """Put members and queues on a ring: a member that joins or leaves moves few queues.
 
     Source: RocketMQ AllocateMessageQueueConsistentHash (MD5 ring with virtual nodes).
@@ -97,7 +95,7 @@ def assign(
     client_ids: Sequence[str],
     *,
     group: str = "",
-) -> list[Queue]:
+) -> list[Pair]:
     """Apply a strategy to each topic; return this member's queues of a broker group, sorted.
 
     The queues of each group are divided on their own, among the members that this group knows:
@@ -105,7 +103,7 @@ def assign(
     every group, each numbered group (g0, g1...) begins to deal where the one before ended.
     """
     members = sorted(client_ids)
-    mine: list[Queue] = []
+    mine: list[Pair] = []
     for topic in sorted(queue_counts):
         count = queue_counts[topic]
         at = _number(group) * count % len(members) if members else 0
@@ -115,8 +113,8 @@ def assign(
 
 
 def _asked(
-    strategy: Strategy, client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
-) -> list[Queue]:
+    strategy: Strategy, client_id: str, queues: Sequence[Pair], client_ids: Sequence[str]
+) -> list[Pair]:
     """Call a strategy, which may be the program's own. Raises InvalidRequestError for a result
     with which its member would read unknown queues, or one queue twice."""
     try:

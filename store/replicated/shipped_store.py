@@ -21,9 +21,6 @@ from typing import Final
 from store import format as fmt
 from store.engine import Engine, StoreKind
 from store.errors import (
-    CorruptionError,
-    FileSystemError,
-    PositionRangeError,
     StoreError,
     SyncFailedError,
 )
@@ -33,7 +30,6 @@ from store.log.record_log import AppendResult
 from store.log.shipped_log import CheckedRaw, PreparedBatch, ShippedLog
 from store.maintenance.scrub import CommitLogScrubber
 from store.opening import SHIPPED_META_NAME, open_plain_log
-from store.record.check import store_timestamp
 from store.record.stamp import QueueKey
 from store.replicated.store import ReplicatedStore
 
@@ -111,29 +107,13 @@ class ShippedStore(ReplicatedStore[ShippedLog]):
                 position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(unit)
                 if position < log.min_position:
                     continue  # Expired, and not yet cut off the queue.
-                newest = max(newest, self._store_unix_ms_at(position, size_bytes))
+                newest = max(newest, self.reads.store_unix_ms_at(position, size_bytes))
         for position, data in log.record_runs(self.dispatched_position, log.end_position):
             at = last = 0
             while at < len(data):
                 last, at = at, at + fmt.INT32.unpack_from(data, at)[0]
-            newest = max(newest, self._store_unix_ms_at(position + last, at - last))
+            newest = max(newest, self.reads.store_unix_ms_at(position + last, at - last))
         return newest
-
-    def _store_unix_ms_at(self, position: int, size_bytes: int) -> int:
-        """Return the store time of a record; 0 for a damaged one, whose time may be damaged, too.
-
-        A wrong time could make the time of every append too late. A missing one does no harm, and
-        keeps no replica from being master.
-        """
-        log = self.shipped
-        try:
-            data = log.read(position, size_bytes)
-            log.check(position, data)
-        except (CorruptionError, FileSystemError, PositionRangeError):
-            return 0  # The scrubber and readers report it.
-        return store_timestamp(data)
-
-    # --- Cutting ---
 
     def set_aside(self, lo: int, hi: int, epoch: int) -> CutFile:
         """Copy the end of the log into a file of `cut/`, durably. The log does not change.

@@ -35,6 +35,7 @@ from store.maintenance.retention import DELETE_COUNT_MAX, DiskState, DiskUsage
 from store.opening import Recovery
 from store.reads import Reads
 from store.record.stamp import QueueKey
+from store.stats import StoreStats
 
 LogT = TypeVar("LogT", bound=Ledger | ShippedLog)
 
@@ -66,7 +67,6 @@ class ReplicatedStore(Closing, Generic[LogT]):
         self.root, self.config, self.log = engine.root, engine.config, engine.log
         self.counters, self.recovery = engine.counters, engine.recovery
         self.reads: Final = Reads(engine)
-        self.stats: Final = engine.stats
         self.room_error: StoreError | None = None
         """Why `has_room` found none; None: there was some."""
         self._last_store_unix_ms = self._retention_ran_ms = 0
@@ -236,6 +236,10 @@ class ReplicatedStore(Closing, Generic[LogT]):
         self.counters.deleted_file_count += len(files)
         for_room_count = sum(file.position in self._for_room for file in files)
         self.counters.deleted_for_room_count += for_room_count
+
+    def stats(self) -> StoreStats:
+        """Return counters and gauges of now."""
+        return self.engine.stats()
 
     # --- Life ---
 

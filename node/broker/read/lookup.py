@@ -1,6 +1,7 @@
 """Traces one message through the log and the state, at the moment of the question.
 
-Owns what counts as a trace of a message, and how far a queue is searched; must not know how the
+Owns what counts as a trace of a message, and how far a queue is searched, and serves the sizes of
+a topic; must not know how the
 features write what is found here. A copy names its origin (retries, dead letters), lies where the
 state says (transactions), or carries the unique key or the born time and body of the message. With
 a unique key the index finds copies at once; without one the queue is read from the time at which
@@ -97,17 +98,17 @@ class _Trace:
     async def follow(self) -> None:
         """Begin with the message itself, and follow its properties to its copies."""
         message = self._message
-        visible: list[Message] = [message]
+        shown: list[Message] = [message]
         if message.topic == fmt.HALF_TOPIC:
-            visible = await self._of_half(message)
+            shown = await self._of_half(message)
         elif message.topic in _HELD_TOPICS:
             self._add("delayed", message)
-            visible = await self._elsewhere(message)
+            shown = await self._elsewhere(message)
         elif message.topic.startswith((fmt.RETRY_TOPIC_PREFIX, fmt.DEAD_LETTER_TOPIC_PREFIX)):
             with suppress(RecordFormatError):
                 _, position = parse_message_id(message.properties.get(_ORIGIN, ""))
-                visible = [self._at(position) or message]
-        for one in visible:
+                shown = [self._at(position) or message]
+        for one in shown:
             is_final = one.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_COMMIT
             if is_final:
                 half = self._at(one.prepared_transaction_position)

@@ -43,7 +43,7 @@ class _Reader(NamedTuple):
     queue_id: int
     max_count: int
     max_size_bytes: int
-    filter: TagFilter | None
+    tags: TagFilter | None
     consistency: common_pb2.Consistency
     group: str
     """The group whose settings must allow the read; empty: a reader of its own."""
@@ -168,8 +168,8 @@ class Pulls:
 
     def _read(self, reader: _Reader, offset: int) -> PullResult:
         """Read once, now. Raises UnknownTopicError and the like, CorruptionError."""
-        topic, queue_id, max_count, max_size_bytes, tags, _, group, sql, verify = reader
-        context = self._context
+        topic, queue_id, group = reader.topic, reader.queue_id, reader.group
+        context, tags = self._context, reader.tags
         if group:
             check_reader(context, group, topic)
         if topic == retry_topic(group) and context.state.topic(topic) is None:
@@ -180,15 +180,15 @@ class Pulls:
                 topic,
                 queue_id,
                 offset,
-                max_count=max_count,
-                max_size_bytes=max_size_bytes,
+                max_count=reader.max_count,
+                max_size_bytes=reader.max_size_bytes,
                 tags=None if tags is None else tags.codes,
-                verify=verify,
+                verify=reader.verify,
             )
             if result.status is not PullStatus.MESSAGE_WAS_REMOVING:
                 break
         if result.status is PullStatus.FOUND:
-            for kept in (tags, sql):
+            for kept in (tags, reader.sql):
                 if kept is not None:
                     data, count = kept.keep(result.data)
                     status = PullStatus.FOUND if count else PullStatus.NO_MATCHED_MESSAGE

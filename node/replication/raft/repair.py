@@ -264,13 +264,17 @@ class LiveRepair:
         self._errors: deque[CorruptionError] = deque()
         self._paths: set[str] = set()
         """Paths of the waiting errors, and of the one under repair."""
+        self._given_up: set[str] = set()
+        """Paths whose last repair was given up."""
         self._task: asyncio.Task[None] | None = None
         self.repaired_entry_count = self.given_up_count = 0
         self.last_trouble = ""
 
     def on_damage(self, error: CorruptionError) -> None:
         """Have the file of a damaged read repaired soon. Returns at once; repeated errors are
-        one."""
+        one. The reader may ask again, unless the last repair was given up."""
+        if error.path not in self._given_up and self._fetcher.candidates():
+            error.note_repair()
         if error.path in self._paths or len(self._errors) >= self._limits.live_error_count_max:
             return
         self._paths.add(error.path)
@@ -305,12 +309,14 @@ class LiveRepair:
             try:
                 ranges = await on_thread(partial(self._store.damage_of, error))
                 if not ranges:
+                    self._given_up.discard(error.path)
                     return
                 if not await self._repair_range(ranges[0]):
                     await asyncio.sleep(self._limits.retry_ms / 1000)
             except (StoreFullError, FileSystemError, CorruptionError) as trouble:
                 self.last_trouble = str(trouble)
                 await asyncio.sleep(self._limits.retry_ms / 1000)
+        self._given_up.add(error.path)
         self.given_up_count += 1
 
     async def _repair_range(self, damaged: DamagedRange) -> bool:

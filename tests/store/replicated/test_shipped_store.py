@@ -137,7 +137,7 @@ def test_a_record_that_cannot_be_read_keeps_no_replica_from_being_master(
             raise error
 
         monkeypatch.setattr(slave.shipped, "read", read)
-        assert slave._store_unix_ms_at(0, 100) == 0
+        assert slave.reads.store_unix_ms_at(0, 100) == 0
 
 
 def test_store_times_do_not_step_back_behind_another_replica(
