@@ -237,8 +237,8 @@ class CorruptionError(StoreError):
     remedy: str = "refetch the range from a replica, or see 'qlog store repair --help'"
 
     def note_repair(self) -> None:
-        """Have the caller ask again: another replica is asked for these bytes."""
-        self.retryable, self.remedy = True, "another replica is asked for it, try again in a moment"
+        """Have the caller ask again: the node fetches these bytes from another replica."""
+        self.retryable, self.remedy = True, "another replica has it, try again in a moment"
 
 
 class ForeignEntryError(StoreError):
