@@ -157,9 +157,9 @@ async def old_reader(x: ScenarioContext) -> None:
 SLOWER_MS: Final = 10.0
 """Permitted addition of one reader without pauses to a receipt: about two of its pulls."""
 IDLE_COUNT: Final = 1_000
-FLOOD_CLIENT_COUNT: Final = 8
-"""Clients of the flood: each has a connection of its own, and a node reads a limited amount of
-each before it lets that client wait."""
+FLOOD_CLIENT_COUNT: Final = 16
+"""Clients of the flood, each with a connection of its own: 12 MiB on each, of the 16 that a node
+reads of one before it lets that client wait."""
 FLOOD_COUNT: Final = 32
 FLOOD_SIZE_BYTES: Final = 192 << 10
 FLOOD_WINDOW: Final = 32
