@@ -190,6 +190,7 @@ class Reads:
             message = decode_message(record)
         except RecordFormatError as error:
             if not error.field.endswith("CRC"):  # Else a record does start there.
+                self._check_around(position)
                 raise PositionRangeError("record position", position, lo, hi) from error
             file = self.log.files.file_at(position)
             at = position - file.position + error.at
@@ -197,12 +198,19 @@ class Reads:
                 file.path, at, error.field, error.expected, error.actual
             ) from error
         if message.position != position:
+            self._check_around(position)
             raise PositionRangeError("record position", position, lo, hi)
         self.log.check(position, record)
         origin = self.origin(message.topic)
         if position < origin:
             raise PositionRangeError("position", position, origin, hi)
         return message
+
+    def _check_around(self, position: int) -> None:
+        """Raise CorruptionError if the entry with this byte is damaged: "no record starts there"
+        would be no answer then. A plain log cannot tell where its records start."""
+        if isinstance(self.log, Ledger):
+            self.log.check_bytes(position, position + 1, again=True)
 
     def messages_by_key(
         self,

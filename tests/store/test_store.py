@@ -24,6 +24,7 @@ from store.errors import (
     StoreFullError,
 )
 from store.files import failpoints
+from store.ledger.ledger import Ledger
 from store.record.message import encode_message, tags_code
 from store.store import Store
 from tests.patience import PATIENCE_S
@@ -435,6 +436,10 @@ def test_a_key_whose_record_lost_its_head_is_damage_and_not_a_missing_message(
 ) -> None:
     store.append(batch(0, 4))
     assert store.messages_by_key("orders", "key0002")
-    damage(tmp_path, store.pull("orders", 0, 2, max_count=1).data, fmt.INT32.size)
-    with pytest.raises(CorruptionError, match="record is none, expected the one in the index"):
+    record_before = store.pull("orders", 0, 2, max_count=1).data
+    damage(tmp_path, record_before, fmt.INT32.size)
+    with pytest.raises(CorruptionError, match=r"expected the one in the index|body CRC"):
         store.messages_by_key("orders", "key0002")
+    (position,) = [m.position for m in messages(record_before)]
+    with pytest.raises(CorruptionError if isinstance(store.log, Ledger) else PositionRangeError):
+        store.message_at(position)

@@ -9,9 +9,10 @@ free. Messages that have to wait are noted and passed over, so that others behin
 
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
-from node.broker.read.filters import SqlFilter, TagFilter
+from node.broker.read.filters import SqlFilter, TagFilter, pull_kept
 from node.broker.records.delayed import split_records
 from node.config.limits import Limits
 from node.state.state import State
@@ -267,7 +268,8 @@ class MessageChooser:
             if choice.is_full or choice.effort >= room.effort:
                 return
             first = choice.next_offset
-            result = self._store.pull(
+            pull = partial(
+                self._store.pull,
                 topic,
                 queue_id,
                 first,
@@ -275,11 +277,13 @@ class MessageChooser:
                 max_size_bytes=room.size_bytes - choice.size_bytes,
                 tags=wish.filter.codes if isinstance(wish.filter, TagFilter) else None,
             )
+            filters = [] if wish.filter is None else [wish.filter]
+            result, data, _ = pull_kept(pull, *filters)
             if result.next_offset <= first:
                 return
             choice.next_offset = result.next_offset
             if result.status is PullStatus.FOUND:
-                self._add_new(choice, result.data, left)
+                self._add_new(choice, data, left)
             passed_over_count = choice.next_offset - first - result.record_count
             choice.effort += _PULL_EFFORT + result.record_count * cost
             choice.effort += max(passed_over_count, 0) // _UNITS_OF_EFFORT
@@ -288,8 +292,6 @@ class MessageChooser:
     def _add_new(choice: Choice, data: bytes, left: int) -> None:
         """Add at most `left` of these records; they end at the offset to go on from."""
         wish, blocked = choice.wish, choice.blocked
-        if wish.filter is not None:
-            data, _ = wish.filter.keep(data)
         for record in split_records(data):
             offset = fmt.TIMESTAMP.unpack_from(record, fmt.QUEUE_OFFSET_AT)[0]
             if not left:

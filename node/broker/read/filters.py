@@ -2,14 +2,18 @@
 
 Owns the walk over records, and the comparison of the tag itself: the consume queue has hashes only,
 and two tags may share one (storage-formats 1.9); `filter_tree` owns the meaning of a filter of
-properties. Records were checked when they were appended, so lengths are believed.
+properties. Records were checked when they were appended, so lengths are believed; those that no
+filter can read are damaged, and read again.
 """
 
-from collections.abc import Collection
+import struct
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from node.errors.common import BadRequestError
 from store import format as fmt
+from store.derived.queues.pull import PullResult
+from store.errors import RecordFormatError
 from store.record.message import decode_properties, record_layout, tags_code
 
 _LENGTH_MAX: Final = 32_767
@@ -106,3 +110,33 @@ class SqlFilter:
                 parts.append(data[at:hi])
             at = hi
         return b"".join(parts), len(parts)
+
+
+def pull_kept(
+    pull: Callable[..., PullResult], *filters: TagFilter | SqlFilter
+) -> tuple[PullResult, bytes, int]:
+    """Pull, and return the result, the records of it that the filters keep, and their count.
+
+    `pull(verify=True)` is the second call, for records that cannot be read, or that lack the tag
+    of their units: of damaged ones, or of another tag with the same hash. Raises as `Reads.pull`.
+    """
+    result = pull()
+    try:
+        data, count, is_as_told = _kept(result, filters)
+    except (RecordFormatError, IndexError, struct.error):
+        is_as_told = False
+    if not is_as_told:
+        result = pull(verify=True)
+        data, count, _ = _kept(result, filters)
+    return result, data, count
+
+
+def _kept(result: PullResult, filters: Iterable[TagFilter | SqlFilter]) -> tuple[bytes, int, bool]:
+    """Return the records that filters keep, their count, and whether all have the tag of their
+    unit."""
+    data, count, is_as_told = result.data, result.record_count, True
+    for one in filters if data else ():
+        data, left_count = one.keep(data)
+        is_as_told &= isinstance(one, SqlFilter) or left_count == count
+        count = left_count
+    return data, count, is_as_told

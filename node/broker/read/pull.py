@@ -12,7 +12,7 @@ from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
 from node.broker.core.parked_readers import ParkedReaders
 from node.broker.groups.settings import check_reader
-from node.broker.read.filters import SqlFilter, TagFilter
+from node.broker.read.filters import SqlFilter, TagFilter, pull_kept
 from node.errors.common import BadRequestError
 from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb import common_pb2, log_pb2
@@ -175,24 +175,31 @@ class Pulls:
         if topic == retry_topic(group) and context.state.topic(topic) is None:
             return _NOTHING_GIVEN_BACK
         context.readable(topic, queue_id)
-        for _ in range(_TRIES):
-            result = context.store.pull(
-                topic,
-                queue_id,
-                offset,
-                max_count=reader.max_count,
-                max_size_bytes=reader.max_size_bytes,
-                tags=None if tags is None else tags.codes,
-                verify=reader.verify,
-            )
-            if result.status is not PullStatus.MESSAGE_WAS_REMOVING:
-                break
-        if result.status is PullStatus.FOUND:
-            for kept in (tags, reader.sql):
-                if kept is not None:
-                    data, count = kept.keep(result.data)
-                    status = PullStatus.FOUND if count else PullStatus.NO_MATCHED_MESSAGE
-                    result = result._replace(status=status, data=data, record_count=count)
+
+        def read(*, verify: bool = reader.verify) -> PullResult:
+            for _ in range(_TRIES):
+                result = context.store.pull(
+                    topic,
+                    queue_id,
+                    offset,
+                    max_count=reader.max_count,
+                    max_size_bytes=reader.max_size_bytes,
+                    tags=None if tags is None else tags.codes,
+                    verify=verify,
+                )
+                if result.status is not PullStatus.MESSAGE_WAS_REMOVING:
+                    break
+            return result
+
+        filters = [kept for kept in (tags, reader.sql) if kept is not None]
+        if filters:
+            result, data, count = pull_kept(read, *filters)
+            result = result._replace(data=data, record_count=count)
+            if result.status is PullStatus.FOUND and not count:
+                result = result._replace(status=PullStatus.NO_MATCHED_MESSAGE)
+        else:
+            result = read()
+        if result.status in (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE):
             self.records_total += result.record_count
             self.size_bytes_total += len(result.data)
         elif result.max_offset == 0:  # The queue never had a message.

@@ -332,8 +332,8 @@ class RaftAssembly:
 
     def _on_damage(self, error: CorruptionError) -> None:
         """Have the damaged entries fetched from a peer."""
-        _log.error("damage was found, it is fetched from peers", error=str(error))
-        self.repair.on_damage(error)
+        if self.repair.on_damage(error):
+            _log.error("damage was found, it is fetched from peers", error=str(error))
 
     def _tell_repaired(self, *reports: RepairReport) -> None:
         for report in reports:

@@ -270,17 +270,21 @@ class LiveRepair:
         self.repaired_entry_count = self.given_up_count = 0
         self.last_trouble = ""
 
-    def on_damage(self, error: CorruptionError) -> None:
-        """Have the file of a damaged read repaired soon. Returns at once; repeated errors are
-        one. The reader may ask again, unless the last repair was given up."""
+    def on_damage(self, error: CorruptionError) -> bool:
+        """Have the file of a damaged read repaired soon; return whether that is news.
+
+        Returns at once; repeated errors are one. The reader may ask again, unless the last repair
+        was given up.
+        """
         if error.path not in self._given_up and self._fetcher.candidates():
             error.note_repair()
         if error.path in self._paths or len(self._errors) >= self._limits.live_error_count_max:
-            return
+            return False
         self._paths.add(error.path)
         self._errors.append(error)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
+        return True
 
     async def stop(self) -> None:
         """Give up the repairs that are left; the damage stays as it is."""
@@ -311,7 +315,8 @@ class LiveRepair:
                 if not ranges:
                     self._given_up.discard(error.path)
                     return
-                if not await self._repair_range(ranges[0]):
+                # One that no peer can give stops none behind it.
+                if not any([await self._repair_range(each) for each in ranges]):
                     await asyncio.sleep(self._limits.retry_ms / 1000)
             except (StoreFullError, FileSystemError, CorruptionError) as trouble:
                 self.last_trouble = str(trouble)

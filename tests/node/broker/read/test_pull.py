@@ -15,6 +15,7 @@ from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.consumer_pb2 import FetchOffsetsRequest
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, PullResponse, QueryByKeyRequest
+from store import format as fmt
 from store.errors import CorruptionError
 from store.record.message import encode_message, java_hash
 from tests.node.broker_fakes import Fixture, expire_some, node_at, node_with, request
@@ -362,6 +363,25 @@ async def test_a_filter_compares_the_tag_and_not_its_hash(
         for wait_ms in (0, 5):
             page = await pull(node, tags=["other"], wait_ms=wait_ms)
             assert (page.status, page.next_offset) == (NO_MATCHED, 5)
+
+
+@pytest.mark.parametrize(
+    ("at", "how"),
+    [
+        (fmt.BODY_LENGTH_AT, {"tags": ["tag0"]}),
+        (fmt.INT32.size, {"tags": ["tag0"]}),
+        (-30, {"tags": ["tag0"]}),
+        (fmt.INT32.size, {"sql": "TAGS = 'tag0'"}),
+    ],
+)
+async def test_damage_that_a_filter_meets_is_no_missing_message(
+    tmp_path: Path, node: Fixture, at: int, how: dict[str, Any]
+) -> None:
+    await node.append(0, 3)
+    record = (await pull(node, max_count=1)).records
+    damage(tmp_path, record, at if at >= 0 else record.index(b"tag0"))
+    with pytest.raises(CorruptionError):
+        await pull(node, **how)
 
 
 async def test_a_message_without_a_tag_matches_none(node: Fixture) -> None:

@@ -296,11 +296,33 @@ async def test_live_repair_gives_up_for_now_without_peers(wreck: Wreck) -> None:
             live.on_damage(error)
             await eventually(lambda: live.given_up_count == 1)
             assert "has no committed entry 4" in live.last_trouble
-            server.commit_index = 10_000
+            assert error.retryable
             await eventually(lambda: live.waiting_count == 0)
+            error = _read(store, 4)
+            server.commit_index = 10_000
             live.on_damage(error)
+            assert not error.retryable, "the last repair was given up"
             await eventually(lambda: reports)
             assert fatal == []
+
+
+async def test_a_range_that_no_peer_has_stops_none_behind_it(wreck: Wreck) -> None:
+    async with two(wreck) as (asker, server, source):
+        with open_replica(wreck.root) as store:
+            live, reports, _ = live_repair(store, asker.fetcher)
+
+            def damaged(lo: int, hi: int, max_size_bytes: int) -> bytes:
+                if lo == 2:
+                    raise CorruptionError("data/0", 9, "body CRC", "a", "b")
+                return source.read_range(lo, hi, max_size_bytes)
+
+            server.server._read_range = damaged
+            for index in (2, 4):
+                wreck.flip(wreck.spots[index].position + 50)
+            live.on_damage(_read(store, 4))
+            await eventually(lambda: reports)
+            assert [report.damaged.lo_index for report in reports] == [4]
+            await live.stop()
 
 
 # --- Fetching ---
