@@ -42,8 +42,8 @@ class CheckpointDamagedError(CorruptionError):
     undamaged file that this version cannot read raises a plain CorruptionError."""
 
     text = (
-        "{path}: {field} is {actual}, expected {expected}; only another node has this state: "
-        "replace this one, or restore a backup of another one"
+        "{path}: {field} is {actual}, expected {expected}; a log that begins with its first entry "
+        "gives this state again, else replace this node, or restore a backup of another one"
     )
 
 
