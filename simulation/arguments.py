@@ -14,8 +14,8 @@ def _number(kind: type[_Number], least: _Number, text: str) -> _Number:
             return value
     except ValueError:
         pass
-    whole = "whole number" if issubclass(kind, int) else "number"
-    raise ArgumentTypeError(f"{text!r} is no {whole} from {least} on")
+    noun = {int: "whole number", float: "number"}[kind]
+    raise ArgumentTypeError(f"{text!r} is no {noun} from {least} on")
 
 
 seed: Final = partial(_number, int, 0)
