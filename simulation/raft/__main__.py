@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     smaller.add_argument("seed", type=arguments.seed)
     smaller.add_argument("--out", type=Path, help="write the small case here")
     for one in (run, replay, smaller):
-        help_events = "at most so many per seed (default: %(default)s)"
+        help_events = "at most this number per seed (default: %(default)s)"
         default = EVENT_COUNT_DEFAULT
         one.add_argument("--events", type=arguments.count, default=default, help=help_events)
 
