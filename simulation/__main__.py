@@ -19,6 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "chaos-tests"))
 from rich.console import Console
 from rich.progress import track
 
+from simulation import arguments
 from simulation.coverage import SOMETIMES
 from simulation.plan import MODES, Case, draw
 from simulation.raft.coverage import Coverage
@@ -31,10 +32,10 @@ COVERED_SEED_COUNT = 100
 """Number of seeds that together have to reach every state of interest."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
     parser = _parser()
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(words)
     if given.command == "run":
         return _run(given)
     try:
@@ -64,10 +65,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run seeds; ends with 'N passed, M failed'")
     run.add_argument(
-        "--seeds", type=_seeds, help="A..B, both included; without it fresh seeds are drawn"
+        "--seeds",
+        type=arguments.seeds,
+        help="A..B, both included; without it fresh seeds are drawn",
     )
-    run.add_argument("--seconds", type=float, help="begin no seed after this time")
-    run.add_argument("--jobs", type=_count, default=1, help="processes to use")
+    run.add_argument("--seconds", type=arguments.seconds, help="begin no seed after this time")
+    run.add_argument("--jobs", type=arguments.count, default=1, help="processes to use")
     run.add_argument("--coverage", action="store_true", help="print how often each state was seen")
     help_replay = "run a seed again, with the end of its log and of its trace"
     replay = commands.add_parser("replay", help=help_replay)
@@ -75,30 +78,15 @@ def _parser() -> argparse.ArgumentParser:
     smaller.add_argument("--out", type=Path, help="write the small case here")
     for one in (replay, smaller):
         which = one.add_mutually_exclusive_group(required=True)
-        which.add_argument("seed", nargs="?", type=int)
+        which.add_argument("seed", nargs="?", type=arguments.seed)
         which.add_argument("--case", type=Path, help="a case written by shrink, instead of a seed")
     for one in (run, replay, smaller):
         help_long = "of the time with faults, in simulated s; a seed is another run with another "
         help_long += "(default: %(default)g)"
-        one.add_argument("--long", type=float, default=DURATION_S, help=help_long)
+        one.add_argument("--long", type=arguments.seconds, default=DURATION_S, help=help_long)
         help_mode = "how all groups replicate; without it each seed draws one"
         one.add_argument("--replication", choices=MODES, help=help_mode)
     return parser
-
-
-def _seeds(text: str) -> range:
-    first, _, last = text.partition("..")
-    found = range(int(first), int(last or first) + 1)
-    if not found:
-        raise ValueError(text)
-    return found
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise ValueError(text)
-    return count
 
 
 def _case_of(given: argparse.Namespace) -> Case:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from simulation import arguments
 from simulation.mutants import read, run_table
 from simulation.raft import shrink
 from simulation.raft.coverage import Coverage
@@ -32,16 +33,27 @@ FAILURES_SHOWN_MAX = 5
 MUTANTS = read(Path(__file__).with_name("mutants.txt"))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed = parser.parse_args(words)
     command: str = parsed.command
     if command == "run":
+        if parsed.seeds is None and parsed.seconds is None:
+            parser.error("give --seeds A..B or --seconds S")
         return _run(parsed)
     if command == "replay":
-        return _replay(parsed)
+        try:
+            case = _case(parsed)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            parser.error(f"{parsed.case} is no case that shrink wrote: {error!r}")
+        return _replay(case)
     if command == "shrink":
-        return _shrink(parsed)
+        try:
+            shrinker = shrink.Shrinker(case_of(parsed.seed, parsed.events), print)
+        except ValueError as error:
+            parser.error(str(error))
+        return _shrink(shrinker, parsed.out)
     return run_table(
         MUTANTS, lambda seed: run_seed(seed).code, parsed.names, directed=not parsed.no_directed
     )
@@ -51,22 +63,25 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m simulation.raft", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
+    help_seeds = "A..B, both included; without it fresh seeds are drawn"
     run = commands.add_parser("run", help="run seeds; ends with 'N passed, M failed'")
-    run.add_argument("--seeds", help="A..B, both included; without it fresh seeds are drawn")
-    run.add_argument("--seconds", type=float, help="stop after this time")
-    run.add_argument("--jobs", type=int, default=1, help="processes to use")
-    run.add_argument("--events", type=int, default=EVENT_COUNT_DEFAULT, help="per seed")
+    run.add_argument("--seeds", type=arguments.seeds, help=help_seeds)
+    run.add_argument("--seconds", type=arguments.seconds, help="stop after this time")
+    run.add_argument("--jobs", type=arguments.count, default=1, help="processes to use")
     run.add_argument("--coverage", action="store_true", help="print how often each state was seen")
 
     replay = commands.add_parser("replay", help="print the event trace of a seed")
-    replay.add_argument("seed", nargs="?", type=int)
-    replay.add_argument("--case", type=Path, help="a case written by shrink, instead of a seed")
-    replay.add_argument("--events", type=int, default=EVENT_COUNT_DEFAULT)
+    which = replay.add_mutually_exclusive_group(required=True)
+    which.add_argument("seed", nargs="?", type=arguments.seed)
+    which.add_argument("--case", type=Path, help="a case written by shrink, instead of a seed")
 
     smaller = commands.add_parser("shrink", help="make a failing seed small")
-    smaller.add_argument("seed", type=int)
-    smaller.add_argument("--events", type=int, default=EVENT_COUNT_DEFAULT)
+    smaller.add_argument("seed", type=arguments.seed)
     smaller.add_argument("--out", type=Path, help="write the small case here")
+    for one in (run, replay, smaller):
+        help_events = "at most this number per seed (default: %(default)s)"
+        default = EVENT_COUNT_DEFAULT
+        one.add_argument("--events", type=arguments.count, default=default, help=help_events)
 
     hunt = commands.add_parser("mutants", help="switch each planted fault on and hunt it")
     hunt.add_argument("names", nargs="*", help="only these")
@@ -74,14 +89,6 @@ def _parser() -> argparse.ArgumentParser:
         "--no-directed", action="store_true", help="leave out those that a directed test kills"
     )
     return parser
-
-
-def _seeds(text: str | None) -> range:
-    if text is None:
-        base = int.from_bytes(os.urandom(5), "big")
-        return range(base, base + (1 << 40))
-    first, _, last = text.partition("..")
-    return range(int(first), int(last or first) + 1)
 
 
 def _commit() -> str:
@@ -97,10 +104,8 @@ def _commit() -> str:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    seeds = _seeds(parsed.seeds)
-    if parsed.seeds is None and parsed.seconds is None:
-        print("give --seeds A..B or --seconds S", file=sys.stderr)
-        return 2
+    base = int.from_bytes(os.urandom(5), "big")
+    seeds = parsed.seeds or range(base, base + (1 << 40))
     print(f"seeds from {seeds[0]}, commit {_commit()}")
     began = time.perf_counter()
     coverage, codes = Coverage(), Counter[str]()
@@ -145,14 +150,13 @@ def show_failure(report: Report, event_count_max: int) -> None:
     print(f"replay with: python -m simulation.raft replay {report.seed}{suffix}", flush=True)
 
 
-def _replay(parsed: argparse.Namespace) -> int:
+def _case(parsed: argparse.Namespace) -> Case:
     if parsed.case is not None:
-        case: Case = shrink.from_json(parsed.case.read_text())
-    elif parsed.seed is not None:
-        case = case_of(parsed.seed, parsed.events)
-    else:
-        print("give a seed or --case", file=sys.stderr)
-        return 2
+        return shrink.from_json(parsed.case.read_text())
+    return case_of(parsed.seed, parsed.events)
+
+
+def _replay(case: Case) -> int:
     print(f"options: {case.options}")
     report = run_case(case, print)
     print(f"{report.event_count} events, digest {report.digest & (1 << 64) - 1:016x}")
@@ -160,16 +164,15 @@ def _replay(parsed: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def _shrink(parsed: argparse.Namespace) -> int:
-    shrinker = shrink.Shrinker(case_of(parsed.seed, parsed.events), print)
+def _shrink(shrinker: shrink.Shrinker, out: Path | None) -> int:
     case = shrinker.shrink()
     print(f"{shrinker.run_count} runs; {len(case.plan)} faults are left, still {shrinker.code}:")
     for fault in case.plan:
         print(f"    {fault}")
     print(f"options: {case.options}")
-    if parsed.out is not None:
-        parsed.out.write_text(shrink.to_json(case))
-        print(f"replay with: python -m simulation.raft replay --case {parsed.out}")
+    if out is not None:
+        out.write_text(shrink.to_json(case))
+        print(f"replay with: python -m simulation.raft replay --case {out}")
     return 0
 
 

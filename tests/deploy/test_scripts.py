@@ -285,3 +285,20 @@ def test_a_current_environment_is_left_alone_through_links(tmp_path: Path) -> No
     link.symlink_to(ROOT / "deploy/venv")
     done = subprocess.run([link], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--shard Z", "--shard", "--seed", "--all --seed x", "--seed 1", "--hours 1"]
+    + [f"--all --hours {hours}" for hours in ("0", "0.0", "-1", "x", "nan", "")],
+)
+def test_a_run_of_the_tests_refuses_in_three_lines_before_set_up(
+    words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tests").mkdir()
+    script = shutil.copy(ROOT / "tests/run", tmp_path / "tests/run")
+    done = subprocess.run([script, *words.split()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("tests/run: ")
+    assert [line[:6] for line in lines[1:]] == ["  why:", "  do: "]

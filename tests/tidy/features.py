@@ -1,7 +1,8 @@
 """The features of the repository: which files are of which, so that size is counted by feature.
 
 A file belongs to the feature with the longest matching path. Features of a user are the product;
-those that only developers need are tools.
+those that only developers need are tools. Documents and data count apart, wherever they lie; all
+other files count as programs, whatever their names end with.
 """
 
 from collections import Counter
@@ -10,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class Size(NamedTuple):
-    """Lines of hand-written Python."""
+    """Lines of programs; of documents or data, all are `code`."""
 
     code: int
     tests: int
@@ -29,7 +30,7 @@ PRODUCT: Final[dict[str, str]] = {
     "name server and controller": """node/nameserver node/nameserver_process.py
         tests/node/nameserver""",
     "peer link": "node/peers tests/node/peers",
-    "gRPC services and bounds": "node/services tests/node/services",
+    "gRPC services and bounds": "node/services proto tests/node/services",
     "framed port": """node/framed quorumlog/cluster/framed tests/node/framed
         tests/quorumlog/cluster/framed""",
     "RocketMQ 5 over gRPC, and what both gateways share": """node/rocketmq tests/node/rocketmq
@@ -59,7 +60,7 @@ PRODUCT: Final[dict[str, str]] = {
     "data pipeline": "pipeline tests/pipeline",
 }
 TOOLS: Final[dict[str, str]] = {
-    "set-up, jobs, generators": "deploy tests/deploy",
+    "set-up, jobs, generators": "deploy .ci .gitignore pyproject.toml tests/deploy",
     "checkers of histories": "checkers tests/checkers",
     "simulation of whole nodes": "simulation tests/simulation",
     "simulation of Raft": "simulation/raft tests/simulation/raft",
@@ -74,16 +75,30 @@ TOOLS: Final[dict[str, str]] = {
     "tests of real clusters": "tests/cluster",
     "what tests share": "tests",
 }
+OTHERS: Final[dict[str, str]] = {
+    "documents": "docs ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE README.md",
+    "data": "bench/results quorumlog/pb requirements.lock requirements-build.lock",
+}
+_ENDINGS: Final = {
+    "documents": (".md",),
+    "data": (".hex", ".json", ".lock", ".mod", ".sha256", ".sum", ".svg", ".txt", ".xml"),
+}
 _FEATURE_OF: Final = {
     path: feature
-    for table in (PRODUCT, TOOLS)
+    for table in (PRODUCT, TOOLS, OTHERS)
     for feature in table
     for path in table[feature].split()
 }
+_TOPS: Final = {path.partition("/")[0] for path in _FEATURE_OF}
 
 
 def feature_of(path: str) -> str | None:
-    """Return the feature of a file; None: it has none."""
+    """Return the feature of a file, or which of `OTHERS` it is; None: it has none."""
+    if path.partition("/")[0] not in _TOPS:
+        return None
+    for other, endings in _ENDINGS.items():
+        if path.endswith(endings):
+            return other
     while path not in _FEATURE_OF:
         shorter = path[: max(path.rfind("/"), path.rfind("_"), path.rfind("."), 0)]
         if not shorter:
@@ -93,12 +108,10 @@ def feature_of(path: str) -> str | None:
 
 
 def sizes(lines: Iterable[tuple[str, int]]) -> Mapping[str, Size]:
-    """Return the size of each feature, by the lines of each file. Raises KeyError for a file of no
-    feature."""
-    code, tests = Counter[str](), Counter[str]()
+    """Return the size of each feature, by the lines of each file; one of no feature counts not."""
+    code, tests = Counter[str | None](), Counter[str | None]()
     for path, count in lines:
         feature = feature_of(path)
-        if feature is None:
-            raise KeyError(f"{path}: name its feature in tests/tidy/features.py")
-        (tests if path.startswith("tests/") else code)[feature] += count
-    return {name: Size(code[name], tests[name]) for name in (*PRODUCT, *TOOLS)}
+        is_test = path.startswith("tests/") and feature not in OTHERS
+        (tests if is_test else code)[feature] += count
+    return {name: Size(code[name], tests[name]) for name in (*PRODUCT, *TOOLS, *OTHERS)}
