@@ -16,7 +16,7 @@ from chaos.clients import IDEMPOTENT_QUEUES
 from chaos.profile import ClusterMode
 from chaos.scenario import ScenarioContext, scenario
 from chaos.scenarios.network import time_of_acks
-from chaos.shim import Shim
+from chaos.shim import Shim, SystemCall
 from quorumlog.errors import QuorumlogError, TooLargeError
 
 _HOUR_S: Final = 3600
@@ -157,9 +157,12 @@ async def old_reader(x: ScenarioContext) -> None:
 SLOWER_MS: Final = 10.0
 """Permitted addition of one reader without pauses to a receipt: about two of its pulls."""
 IDLE_COUNT: Final = 1_000
-FLOOD_CLIENT_COUNT: Final = 16
-"""Clients of the flood, each with a connection of its own: 12 MiB on each, of the 16 that a node
-reads of one before it lets that client wait."""
+FLOOD_CLIENT_COUNT: Final = 8
+"""Clients of the flood: each has a connection of its own, and a node reads a limited amount of
+each before it lets that client wait."""
+FLOOD_SYNC_MS: Final = 1_000
+"""Time of a sync of the followers: the nodes are slower than this process then, however slow the
+machine is."""
 FLOOD_COUNT: Final = 32
 FLOOD_SIZE_BYTES: Final = 192 << 10
 FLOOD_WINDOW: Final = 32
@@ -170,7 +173,7 @@ GROWTH_SIZE_BYTES_MAX: Final = 640 << 20
 each peer, and the read-ahead of gRPC for each producer."""
 
 
-@scenario("overload", "R2")
+@scenario("overload", "R2", needs_shim=True)
 async def overload(x: ScenarioContext) -> None:
     """A thousand idle connections, and more than a leader may hold: it refuses, and no node dies.
 
@@ -204,8 +207,11 @@ async def overload(x: ScenarioContext) -> None:
     idle: list[socket.socket] = []
     producers: list[quorumlog.Producer] = []
     fault = x.fault("overload", f"{FLOOD_COUNT} producers, {IDLE_COUNT} idle connections")
+    followers = [shim for node, shim in x.cluster.shims.items() if node != leader]
     async with fault, AsyncExitStack() as clients:
         try:
+            for shim in followers:
+                shim.delay(SystemCall.SYNC, FLOOD_SYNC_MS)
             for _ in range(IDLE_COUNT):
                 idle.append(await x.do(socket.create_connection, (host, int(port)), 30))
             for _ in range(FLOOD_CLIENT_COUNT):
@@ -232,6 +238,8 @@ async def overload(x: ScenarioContext) -> None:
                     task.cancel()
                 await asyncio.gather(*floods, return_exceptions=True)
         finally:
+            for shim in followers:
+                shim.clear()
             for one in idle:
                 one.close()
             for producer in producers:
