@@ -344,7 +344,7 @@ class LocalCluster:
                     raise LocalError("local.other_host", what, do)
                 if node.host == HOST:
                     own = rocketmq_ports(node_id - 1) if self.has_rocketmq else ()
-                    do = "end that process, or make another cluster with --dir and --port"
+                    do = "end that process, or make another cluster with --dir"
                     check_free((*node.ports, *own), do, whose=f" of node {node_id}")
             is_chosen = self._setting("listen_framed", "") != ""
             for node_id in chosen:
