@@ -10,6 +10,8 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
+import shutil
 import signal
 import time
 import tomllib
@@ -21,6 +23,7 @@ from typing import Final, Self
 
 from deploy.local_nodes import (
     HOST,
+    REMOVED,
     LocalError,
     LocalNode,
     NodeHost,
@@ -28,11 +31,13 @@ from deploy.local_nodes import (
     Relay,
     State,
     ask,
+    check_free,
     choose_ports,
     inherited_environment,
     last_words,
     node_toml,
     place_nameserver,
+    rocketmq_ports,
     rocketmq_settings,
 )
 from deploy.local_process import (
@@ -47,6 +52,7 @@ from deploy.local_process import (
 from store.errors import StoreFullError
 
 STATE_FILE: Final = "local.json"
+LOCK_FILE: Final = "lock"
 SECRET_FILE: Final = "secret"
 LINK_FAULTS_FILE: Final = "link-faults.json"
 LINK_FAULTS_VARIABLE: Final = "QUORUMLOG_TEST_LINK_FAULTS"
@@ -86,12 +92,25 @@ def default_directory() -> Path:
 
 
 def known_servers() -> str | None:
-    """Return addresses of the cluster in the default directory; None unless a node of it runs."""
+    """Return addresses of the cluster in the default directory; None: there is no such cluster.
+
+    Raises LocalError `local.stopped` when no node of it runs."""
     try:
         cluster = LocalCluster.open(default_directory())
     except LocalError:  # Without a home there is no such cluster either.
         return None
-    return cluster.bootstrap if any(map(cluster.is_alive, cluster.node_ids)) else None
+    if not any(map(cluster.is_alive, cluster.node_ids)):
+        what = f"the local cluster in {cluster.directory} is stopped"
+        raise LocalError("local.stopped", what, f"start it: {cluster.command('start')}")
+    return cluster.bootstrap
+
+
+def local_command(verb: str, directory: Path) -> str:
+    """Return the words of `qlog local VERB` for the cluster of a directory; a shell takes them."""
+    with contextlib.suppress(LocalError):
+        if directory == default_directory().absolute():
+            return f"qlog local {verb}"
+    return f"qlog local {verb} --dir {shlex.quote(str(directory))}"
 
 
 class LocalCluster:
@@ -151,6 +170,10 @@ class LocalCluster:
             what = f"{len(hosts)} hosts for {nodes * groups} nodes"
             raise LocalError("local.bad_count", what, "name one host for each node, or none")
         ports = choose_ports(nodes * groups, base_port)
+        if rocketmq:
+            for number in range(nodes * groups):
+                do = "end that process, or leave out --rocketmq"
+                check_free(rocketmq_ports(number), do, whose=", one of RocketMQ's own,")
         made = {n + 1: LocalNode(*found, group=f"g{n // nodes}") for n, found in enumerate(ports)}
         for node, host in zip(made.values(), hosts, strict=False):
             node.host, node.status_host = host.name, host.status_name
@@ -189,7 +212,7 @@ class LocalCluster:
             nodes = {int(n): LocalNode.from_json(node) for n, node in state["nodes"].items()}
             return cls(root, state["cluster_id"], nodes)
         except FileNotFoundError:
-            do = "run 'qlog local start', or name its directory with --dir"
+            do = f"run '{local_command('start', root)}', or name its directory with --dir"
             raise LocalError("local.none", f"there is no local cluster in {root}", do) from None
         except (ValueError, KeyError, TypeError) as error:
             what = f"{root / STATE_FILE} cannot be read ({error!r})"
@@ -264,14 +287,31 @@ class LocalCluster:
         """Return the node's last process; None if it never ran, or another command stopped it."""
         return self._node(node_id).process
 
+    def command(self, verb: str) -> str:
+        """Return the words of `qlog local VERB` for this cluster."""
+        return local_command(verb, self.directory)
+
     def is_alive(self, node_id: int) -> bool:
         """Whether the node's process runs, paused or not."""
         return self._node(node_id).is_alive
 
     def status(self) -> list[NodeState]:
-        """Ask every node at once, and return their states."""
+        """Ask every node at once, and return their states.
+
+        A node follows no leader whose process has ended, whatever it says itself."""
         with ThreadPoolExecutor(len(self._nodes)) as pool:
-            return list(pool.map(self._state_of, self._nodes))
+            states = {state.node_id: state for state in pool.map(self._state_of, self._nodes)}
+        for node_id, state in states.items():
+            leader = states.get(state.leader_id or 0)
+            if leader is not None and leader.state in ("dead", "stopped"):
+                detail = f"node {leader.node_id} led, and has ended"
+                states[node_id] = replace(state, leader_id=0, detail=detail)
+        for leader in [s for s in states.values() if s.role == "leader" and s.is_ready]:
+            for node_id in self.groups[leader.group] if leader.members else ():
+                if node_id not in leader.members:
+                    detail = "no member of the cluster any more"
+                    states[node_id] = replace(states[node_id], role=REMOVED, detail=detail)
+        return list(states.values())
 
     def leader_id(self, group: str | None = None) -> int:
         """Return the ready leader of a group (default: the first one); 0: there is none."""
@@ -302,11 +342,10 @@ class LocalCluster:
                     what = f"node {node_id} runs on host {node.host}"
                     do = "start it by the command that made this directory"
                     raise LocalError("local.other_host", what, do)
-                for port in node.ports if node.host == HOST else ():
-                    if not is_free(port):
-                        what = f"port {port} of node {node_id} is used by another process"
-                        do = "end that process, or make another cluster with --dir and --port"
-                        raise LocalError("local.port_taken", what, do)
+                if node.host == HOST:
+                    own = rocketmq_ports(node_id - 1) if self.has_rocketmq else ()
+                    do = "end that process, or make another cluster with --dir"
+                    check_free((*node.ports, *own), do, whose=f" of node {node_id}")
             is_chosen = self._setting("listen_framed", "") != ""
             for node_id in chosen:
                 make_directory(self.node_directory(node_id))
@@ -337,7 +376,7 @@ class LocalCluster:
         progress: Progress | None = None,
     ) -> int:
         """Wait until these nodes (default: all that run) are ready and one leads; return the
-        leader.
+        leader. Those that were removed from the cluster are not waited for.
 
         With several groups each group of these nodes needs a leader; the first group's is returned.
 
@@ -347,14 +386,16 @@ class LocalCluster:
         deadline = time.monotonic() + timeout_ms / 1000
         chosen = node_ids or tuple(n for n in self._nodes if self._nodes[n].is_alive)
         if not chosen:
-            do = f"start them: qlog local start --dir {self.directory}"
+            do = f"start them: {self.command('start')}"
             raise LocalError("local.not_ready", "no node runs, so none becomes ready", do)
         while True:
-            states = {s.node_id: s for s in self.status() if s.node_id in chosen}
+            states = {
+                s.node_id: s for s in self.status() if s.node_id in chosen and s.role != REMOVED
+            }
             leaders = {s.group: n for n, s in states.items() if s.role == "leader" and s.is_ready}
             ready_count = sum(s.is_ready for s in states.values())
             is_led = leaders.keys() == {s.group for s in states.values()}
-            if leaders and is_led and ready_count == len(chosen):
+            if leaders and is_led and ready_count == len(states):
                 return leaders[min(leaders)]
             for node_id, state in states.items():
                 if state.state not in ("running", "paused"):
@@ -371,11 +412,11 @@ class LocalCluster:
                     what = f"node {first.node_id}: {first.detail.replace(f'; {_NO_ROOM}', '')}"
                     raise LocalError("local.no_room", what, _NO_ROOM)
             if progress is not None:
-                progress(f"{ready_count} of {len(chosen)} nodes are ready")
+                progress(f"{ready_count} of {len(states)} nodes are ready")
             if time.monotonic() >= deadline:
-                what = f"after {timeout_ms} ms {ready_count} of {len(chosen)} nodes are ready"
+                what = f"after {timeout_ms} ms {ready_count} of {len(states)} nodes are ready"
                 what += "".join(f"; node {n}: {s.detail}" for n, s in states.items() if s.detail)
-                do = f"see 'qlog local status' and the logs, {self.directory}/node-*/log"
+                do = f"see '{self.command('status')}' and the logs, {self.directory}/node-*/log"
                 raise LocalError("local.not_ready", what, do)
             time.sleep(_POLL_S)
 
@@ -401,6 +442,27 @@ class LocalCluster:
                     self._node(node_id).process = None
             self._save(ended=node_ids or self.node_ids)
             return killed
+
+    def check_stopped(self) -> None:
+        """Raise LocalError `local.running` if a node runs."""
+        if running := [node_id for node_id in self._nodes if self.is_alive(node_id)]:
+            what = f"node {', '.join(map(str, running))} of {self.directory} runs"
+            raise LocalError("local.running", what, f"stop it first: {self.command('stop')}")
+
+    def purge(self) -> None:
+        """Delete the cluster with its messages; what else is in the directory stays.
+
+        Raises LocalError `local.running`."""
+        with self._locked():
+            self.check_stopped()
+            for node_id in self._nodes:
+                if self.node_directory(node_id).exists():
+                    shutil.rmtree(self.node_directory(node_id))
+            # The list of nodes goes last: a purge that breaks off can be repeated.
+            for name in (SECRET_FILE, LINK_FAULTS_FILE, STATE_FILE, LOCK_FILE):
+                (self.directory / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.directory.rmdir()
 
     def kill(self, node_id: int) -> bool:
         """End a node as a crash would (SIGKILL) and wait for its end; return whether it ran."""
@@ -483,8 +545,8 @@ class LocalCluster:
         answer = ask(http, "/status")
         if answer is None or answer.get("pid") != process.pid:
             return replace(described, detail="does not answer yet")
-        names = ("role", "term", "leader_id", "commit_index", "applied_index", "detail")
-        given = {name: answer[name] for name in names}
+        names = ("role", "term", "leader_id", "commit_index", "applied_index")
+        given = {name: answer[name] for name in (*names, "members", "detail")}
         return replace(described, is_ready=answer["ready"], **given)
 
     def _save(self, ended: tuple[int, ...] = ()) -> None:
@@ -501,6 +563,6 @@ class LocalCluster:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the lock with which one command at a time changes the cluster."""
-        with open(self.directory / "lock", "w", opener=open_private) as file:
+        with open(self.directory / LOCK_FILE, "w", opener=open_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -39,6 +39,7 @@ DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 Relay = Callable[[int, int, int], int]
 """(source node, target node, port of the target's peer link): the port that the source dials."""
 
+REMOVED: Final = "removed"
 State = Literal["running", "paused", "stopped", "dead"]
 
 
@@ -58,7 +59,9 @@ class LocalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The state of one node. `role` and the fields below it are empty unless it answers."""
+    """The state of one node. `role` and the fields below it are empty unless it answers.
+
+    `role` is REMOVED for one that the leader of its group no longer counts as a member."""
 
     node_id: int
     state: State
@@ -75,6 +78,8 @@ class NodeState:
     is_ready: bool = False
     commit_index: int | None = None
     applied_index: int | None = None
+    members: Sequence[int] = ()
+    """Members of its group, as it knows them; empty in master-slave mode."""
     detail: str = ""
 
 
@@ -177,11 +182,17 @@ def node_toml(
     return "\n".join([*lines, ""])
 
 
+def rocketmq_ports(number: int) -> tuple[int, int]:
+    """Return RocketMQ's own ports of a node, counted from 0: name server and broker."""
+    return ROCKETMQ_NAMESERVER_PORT + number, ROCKETMQ_PORT + ROCKETMQ_PORT_STEP * number
+
+
 def rocketmq_settings(number: int) -> dict[str, object]:
     """Return the settings of a node, counted from 0, that is at RocketMQ's own ports."""
+    nameserver_port, broker_port = rocketmq_ports(number)
     return {
-        "rocketmq_nameserver_listen": f"{HOST}:{ROCKETMQ_NAMESERVER_PORT + number}",
-        "rocketmq_listen": f"{HOST}:{ROCKETMQ_PORT + ROCKETMQ_PORT_STEP * number}",
+        "rocketmq_nameserver_listen": f"{HOST}:{nameserver_port}",
+        "rocketmq_listen": f"{HOST}:{broker_port}",
         "rocketmq_auto_topics": True,
     }
 
@@ -221,11 +232,16 @@ def choose_ports(nodes: int, base_port: int | None) -> list[tuple[int, int, int,
         what = f"ports {base_port} to {ports[-1] + 3} do not exist"
         raise LocalError("local.bad_port", what, "use a --port from 1024 to 65000")
     for first in ports:
-        for port in range(first, first + 4):
-            if not is_free(port):
-                what = f"port {port} is used by another process"
-                raise LocalError("local.port_taken", what, "use another --port, or none")
+        check_free(range(first, first + 4), "use another --port, or none")
     return [(first, first + 1, first + 2, first + 3) for first in ports]
+
+
+def check_free(ports: Iterable[int], do: str, *, whose: str = "") -> None:
+    """Raise LocalError `local.port_taken` for the first of these ports that is taken."""
+    for port in ports:
+        if not is_free(port):
+            what = f"port {port}{whose} is used by another process"
+            raise LocalError("local.port_taken", what, do)
 
 
 def inherited_environment() -> dict[str, str]:

@@ -77,6 +77,8 @@ class ReplicaStatus:
     durable_index: Index
     commit_index: Index
     applied_index: Index
+    members: tuple[NodeId, ...] = ()
+    """Voters and learners of a Raft group, as this node knows them; empty in master-slave mode."""
     roles: tuple[Role, ...] = tuple(Role)
     """The roles that a replica of this mode can have."""
 

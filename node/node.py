@@ -496,12 +496,15 @@ class Node(NodeParts):
             "durable_index": None,
             "commit_index": None,
             "applied_index": None,
+            "members": [],
             "warnings": [],
             "nameserver": None,
         }
 
     def _running_status(self) -> dict[str, Any]:
-        return {**self.replication.status().fields(), "warnings": list(self.warnings())}
+        replica = self.replication.status()
+        own = {"members": list(replica.members), "warnings": list(self.warnings())}
+        return {**replica.fields(), **own}
 
     def _facts(self) -> metrics.NodeFacts:
         settings = self.settings

@@ -24,14 +24,15 @@ from quorumlog.errors import QuorumlogError
 if TYPE_CHECKING:
     from quorumlog.client import Client
 
-DEFAULT_SERVER = "127.0.0.1:8081"
+DEFAULT_PORT = 8081
+DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
 SERVER_VARIABLE = "QUORUMLOG_SERVER"
 CA_VARIABLE = "QUORUMLOG_CLIENT_TLS_CA_FILE"
 CERTIFICATE_VARIABLE = "QUORUMLOG_CLIENT_TLS_CERTIFICATE_FILE"
 KEY_VARIABLE = "QUORUMLOG_CLIENT_TLS_KEY_FILE"
 """Differs from the names of a node's settings: an exported variable must not change a node."""
 _CALL_TIMEOUT_MS = 10_000
-_CONNECT_TIMEOUT_MS = 3_000
+_CONNECT_TIMEOUT_MS = 2_000
 _GC_THRESHOLDS = (20_000, 20, 20)
 
 _Result = TypeVar("_Result")
@@ -51,14 +52,13 @@ server_option = click.option(
 def addresses(server: str | None) -> str:
     """Return the addresses: the given ones, else those of the local cluster, else the default.
 
-    Raises CliError for text that is no list of HOST:PORT.
+    Raises CliError for text that is no list of HOST:PORT, and for a local cluster that is stopped
+    where the default address is of no server either.
     """
     from quorumlog.cluster.routes import is_address
 
     if server is None:
-        from deploy.local import known_servers
-
-        server = known_servers() or DEFAULT_SERVER
+        server = _local_servers() or DEFAULT_SERVER
     for one in server.split(","):
         if not is_address(one.strip()):
             raise CliError(
@@ -67,6 +67,19 @@ def addresses(server: str | None) -> str:
                 f"for example --server {DEFAULT_SERVER}",
             )
     return ",".join(one.strip() for one in server.split(","))
+
+
+def _local_servers() -> str | None:
+    from deploy.local import LocalError, known_servers
+    from deploy.local_process import is_free
+
+    try:
+        return known_servers()
+    except LocalError as error:
+        if not is_free(DEFAULT_PORT):
+            return None
+        why = f"none of its nodes runs, and neither --server nor {SERVER_VARIABLE} names another"
+        raise CliError(error.what, why, error.do) from error
 
 
 def tls_files() -> ClientTls:

@@ -21,9 +21,12 @@ def show_nothing(_what: str, _done: float, _total: float | None) -> None:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Show]:
-    """Show a bar for each step, and remove the bars at the end."""
-    if not sys.stderr.isatty():
+def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
+    """Show a bar for each step, and remove the bars at the end.
+
+    `beside_output`: results are written meanwhile. On a terminal they would end up in the bars, and
+    show the progress as well."""
+    if not sys.stderr.isatty() or (beside_output and sys.stdout.isatty()):
         yield show_nothing
         return
     from rich.console import Console

@@ -379,6 +379,8 @@ def from_status(status: str, details: str, address: str) -> QuorumlogError:
     if "larger than max" in details or "exceeds" in details:
         return TooLargeError(f"{text}; send or ask for less at once")
     if status == "UNAVAILABLE" and "failed to connect" in details:
+        cause = details.rpartition("Failed to connect to remote host: ")[2]
+        text = f"{address}: {cause.removeprefix('connect: ')}"
         return UnavailableError(f"{text}; is the node running?")
     broken = status == "CANCELLED" or "RST_STREAM" in details or "Stream removed" in details
     if status == "UNAVAILABLE" or broken:

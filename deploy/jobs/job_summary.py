@@ -8,6 +8,7 @@ one screen or as one JSON object.
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -132,7 +133,12 @@ class JobSummary:
         click.echo("\n" + "\n".join(f"  {name:<11} {text}" for name, text in shown) + "\n")
         colour = "green" if s.verdict == "passed" else "red"
         click.secho(f"{s.verdict.upper()} in {s.seconds} s.", fg=colour, bold=True)
-        click.echo("\n".join(hints))
+        path = os.path.join(sys.prefix, "bin", "activate")
+        if path.startswith(here := f"{os.getcwd()}/"):
+            path = path.removeprefix(here)
+        click.echo(
+            "\n".join((*hints, f"So that this shell finds qlog:\n  source {shlex.quote(path)}"))
+        )
 
     def print(self, kept: str | None) -> None:
         """Print one screen; `kept` is the address of a cluster that continues to run."""

@@ -15,6 +15,7 @@ from qlog.connection import ask, server_option
 from qlog.message_rows import time_text
 from qlog.output import Row
 from qlog.parsed import TIME, Parsed, duration_text, parse_duration
+from quorumlog.command_errors import CliError
 
 if TYPE_CHECKING:
     from quorumlog.admin.groups import GroupSettings
@@ -241,9 +242,16 @@ def reset(
     if len(given) != 1:
         raise click.UsageError("name one of --to, --to-time and --to-offset")
 
+    from quorumlog.errors import GroupNotEmptyError
+
     async def move(client: "Client") -> dict["Queue", int]:
         await client.admin.describe_group(name)  # Else a mistyped name would become a group.
-        return await client.admin.reset_offsets(name, topic, given[0], force=force)
+        try:
+            return await client.admin.reset_offsets(name, topic, given[0], force=force)
+        except GroupNotEmptyError as error:
+            what, _, do = error.message.rpartition("; ")
+            why = f"they would go on from where they are (code {error.code})"
+            raise CliError(what, why, f"{do}; or move them as well, with --force") from error
 
     offsets = ask(server, move)
     rows = [

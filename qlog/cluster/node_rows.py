@@ -54,7 +54,10 @@ def status_rows(status: "ClusterStatus") -> list[Row]:
         leader = leaders[node.group]
         if is_down(node):
             row = {"node_id": node.node_id, "address": node.address, "role": "down"}
-            rows.append({**row, "group": node.group, "detail": node.error})
+            cause = node.error.removeprefix(f"{node.address}: ").removesuffix(
+                "; is the node running?"
+            )
+            rows.append({**row, "group": node.group, "detail": cause})
         else:
             row = {key: getattr(node, key) for key in STATUS_COLUMNS if hasattr(node, key)}
             row["address"] = addresses.get(node.node_id)

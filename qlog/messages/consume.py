@@ -203,7 +203,7 @@ def consume(
 async def _consume(
     job: Job, group: str | None, by_pop: bool, server: str | None, output: OutputFormat
 ) -> int:
-    with stop_on_signals() as stop, progress_bars() as show:
+    with stop_on_signals() as stop, progress_bars(beside_output=True) as show:
         async with connected(server) as client:
             with_groups = len(client.groups) > 1
             async with MessageWriter.opened(output, with_groups=with_groups) as writer:

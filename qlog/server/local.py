@@ -4,6 +4,7 @@ Owns the options and the printing; the work is `deploy.local`'s.
 """
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from qlog.connection import confirm
 from qlog.output import Format, output_option, print_rows
 from quorumlog.command_errors import CliError, ExitCode
 from quorumlog.standard_output import styled
@@ -79,6 +81,8 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
       qlog local start --rocketmq
       qlog local start -o json | jq -r '.[].address'
     """
+    from deploy.local import DIRECTORY_VARIABLE
+
     with _explained():
         cluster = _made(directory, _Given(**given))
         started = cluster.start()
@@ -87,8 +91,12 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
         _print_status(cluster, output)
     if output is Format.TABLE:
         done = f"started {_count(started)}" if started else "all nodes were running already"
-        click.echo(f"\n{done}; next: qlog topic create orders, qlog local status, qlog local stop")
-        click.echo(f"clients connect to {cluster.bootstrap}")
+        click.echo(f"\n{done}; clients connect to\n  {cluster.bootstrap}\nnext:")
+        if "--dir" in cluster.command("status"):
+            variable = f"{DIRECTORY_VARIABLE}={shlex.quote(str(cluster.directory))}"
+            click.echo(f"  export {variable}    # other commands find it by this")
+        for words in ("qlog topic create orders", *map(cluster.command, ("status", "stop"))):
+            click.echo(f"  {words}")
     return ExitCode.OK
 
 
@@ -113,15 +121,41 @@ def stop(directory: str | None, node: int | None) -> int:
 
 @local.command()
 @_dir_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def purge(directory: str | None, yes: bool) -> int:
+    """Delete a cluster that is stopped, with all its messages.
+
+    What else is in its directory stays.
+
+    \b
+    Examples:
+      qlog local stop && qlog local purge
+      qlog local purge --dir /tmp/try --yes
+    """
+    with _explained():
+        cluster = _opened(directory)
+        cluster.check_stopped()
+        confirm(f"Delete the cluster in {cluster.directory}, with all messages?", is_confirmed=yes)
+        cluster.purge()
+    click.echo(f"deleted the cluster in {cluster.directory}")
+    return ExitCode.OK
+
+
+@local.command()
+@_dir_option
 @output_option
 def status(directory: str | None, output: Format) -> int:
     """Show every node: whether it runs, its group, its role, its addresses.
 
-    Ends with 0 when all nodes are ready, else with 1.
+    A node whose role is removed is no member of the cluster any more. Ends with 0 when all others
+    are ready, else with 1.
     """
+    from deploy.local_nodes import REMOVED
+
     with _explained():
         states = _print_status(_opened(directory), output)
-    return ExitCode.OK if all(state["is_ready"] for state in states) else ExitCode.FINDINGS
+    is_good = all(state["is_ready"] or state["role"] == REMOVED for state in states)
+    return ExitCode.OK if is_good else ExitCode.FINDINGS
 
 
 @local.command()
@@ -147,7 +181,8 @@ def kill(directory: str | None, node: int | None, leader: bool, group: str | Non
                 raise CliError(f"there is no group {group!r}", f"there are {names}", "name one")
             node = cluster.leader_id(group)
             if not node:
-                raise CliError("no node leads", "there is no quorum", "see qlog local status")
+                do = f"see {cluster.command('status')}"
+                raise CliError("no node leads", "there is no quorum", do)
         was_alive = cluster.kill(node)
     click.echo(f"killed node {node}" if was_alive else f"node {node} was not running")
     return ExitCode.OK
@@ -230,7 +265,8 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
             f"from port {cluster.base_port} on, flush={cluster.flush}, "
             f"replication={cluster.replication}"
             f"{', at RocketMQ ports' if cluster.has_rocketmq else ''}",
-            f"start it without {differs[0]}, or name another directory with --dir",
+            f"start it without {differs[0]}, name another directory with --dir, or delete it with "
+            f"its messages first: {cluster.command('purge')}",
         )
     return cluster
 

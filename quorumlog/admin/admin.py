@@ -170,6 +170,8 @@ class Admin(GroupAdmin, MessageAdmin):
         up = [node for node in nodes if isinstance(node, NodeStatus)]
         newest = max(up, key=lambda node: (node.term, node.role == "leader"), default=None)
         leader_id, term = (newest.leader_id, newest.term) if newest is not None else (0, 0)
+        if any(isinstance(node, NodeDown) and node.node_id == leader_id for node in nodes):
+            leader_id = 0  # Followers name a dead leader until their election.
         there = [node for node in nodes if not _is_removed(node, newest)]
         there.sort(key=lambda node: node.node_id)
         return GroupStatus(group.name, leader_id, term), there

@@ -149,10 +149,10 @@ class BrokerGroups:
                 if router.is_final:
                     raise
                 if deadline.has_passed:
+                    cause = error.message.removesuffix("; is the node running?")
                     raise UnavailableError(
                         f"none of {', '.join(self.bootstrap)} answered within "
-                        f"{deadline.timeout_ms:.0f} ms ({error.message}); check that nodes run "
-                        f"there"
+                        f"{deadline.timeout_ms:.0f} ms ({cause}); check that nodes run there"
                     ) from error
             await backoff.pause()
         await self._survey()

@@ -1,6 +1,8 @@
 """A local cluster of real nodes, through the class and through `qlog local`."""
 
+import contextlib
 import json
+import shlex
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +12,11 @@ import grpc
 import pytest
 from click.testing import CliRunner, Result
 
-from deploy.local import LocalCluster, LocalError
+from deploy.local import DIRECTORY_VARIABLE, LocalCluster, LocalError
+from deploy.local_process import free_ports
 from qlog import main
+from qlog.connection import SERVER_VARIABLE
+from quorumlog import sync
 from quorumlog.pb.log_pb2 import RouteRequest
 from store.errors import StoreFullError
 from tests.loopback import host_and_port
@@ -57,7 +62,10 @@ def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
         assert local(root, "kill", "--node", str(leader)).stdout == (
             f"node {leader} was not running\n"
         )
-        dead = states(root, code=1)[leader]
+        seen = states(root, code=1)
+        assert all(s["leader_id"] != leader and s["detail"] != f"node {leader} leads"
+                   for s in seen.values()), "a dead leader leads"  # fmt: skip
+        dead = seen[leader]
         assert dead["state"] == "dead"
         assert dead["detail"]
         assert "started 1 node;" in local(root, "start").stdout
@@ -77,6 +85,73 @@ def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
     finally:
         if root.exists():
             LocalCluster.open(root).stop(timeout_ms=0)
+
+
+def test_hints_work_as_they_stand_from_the_start_to_the_purge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "my cluster"
+    monkeypatch.setattr("qlog.connection.DEFAULT_PORT", free_ports(1)[0])
+    monkeypatch.delenv(SERVER_VARIABLE, raising=False)
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "another"))
+
+    def run(words: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(main, shlex.split(words)[1:], prog_name="qlog")
+        assert result.exit_code == code, (words, result.stdout, result.stderr)
+        return result
+
+    def hint(result: Result) -> str:
+        return result.stderr.splitlines()[-1].rpartition(": ")[2]
+
+    hints = local(root, "start", "--nodes", "1").stdout.partition("next:\n")[2].splitlines()
+    try:
+        export, create, status, stop = hints
+        refused = local(root, "purge", "--yes", code=3)
+        assert "node 1 of" in refused.stderr
+        variable, value = shlex.split(export, comments=True)[1].split("=")
+        assert variable == DIRECTORY_VARIABLE
+        run(status)
+        assert stop.strip() == hint(refused)
+        monkeypatch.setenv(variable, value)
+        run(create)
+        run(stop)
+    finally:
+        LocalCluster.open(root).stop(timeout_ms=0)
+    stopped = run("qlog topic list", code=3)
+    assert f"the local cluster in {root} is stopped" in stopped.stderr
+    assert hint(stopped) == "qlog local start"
+    other = run("qlog local start --port 1", code=3)
+    assert "made with another --port" in other.stderr
+    (root / "mine").touch()
+    run("qlog local purge", code=3)
+    run(f"{hint(other)} --yes")
+    assert [path.name for path in root.iterdir()] == ["mine"]
+    assert "there is no local cluster" in run("qlog local purge", code=3).stderr
+
+
+@pytest.mark.long
+def test_a_start_waits_for_no_removed_member(tmp_path: Path) -> None:
+    with LocalCluster.create(tmp_path, 3, settings=SMALL) as cluster:
+        removed = cluster.leader_id() % 3 + 1
+        with sync.connect(cluster.bootstrap) as client:
+            client.admin.remove_member(removed)
+    assert "started 3 nodes" in local(tmp_path, "start").stdout
+    try:
+        seen = states(tmp_path)
+        assert [n for n in seen if not seen[n]["is_ready"]] == [removed]
+        assert seen[removed]["role"] == "removed"
+    finally:
+        cluster.stop()
+        LocalCluster.open(tmp_path).stop()
+
+
+def test_a_cluster_at_the_ports_of_rocketmq_is_not_made_where_one_is_taken(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # Else another process has it.
+            held.enter_context(socket.create_server(("127.0.0.1", 9876)))
+        refused = local(tmp_path / "c", "start", "--rocketmq", code=3).stderr
+    assert "port 9876, one of RocketMQ's own, is used by another process" in refused
+    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.long

@@ -245,6 +245,11 @@ def test_quickstart_installs_what_a_cluster_needs_and_no_more(checkout: Path, ca
     assert set(map(canonical, pins)) == closure(project["dependencies"])
     assert not {"pyspark", "pytest", "mypy", "matplotlib", "numpy"} & set(pins)
     assert f"installing {len(pins)} pinned packages" in done.stderr
+    activate = done.stdout.splitlines()[-1].strip()
+    shell = ["bash", "-c", f"{activate}; type -p qlog"]
+    found = subprocess.run(shell, capture_output=True, text=True, check=True)
+    assert found.stdout == f"{checkout}/.venv/bin/qlog\n"
+    assert len(calls.read_text().splitlines()) == 3, "it installs nothing"
 
 
 @pytest.mark.long

@@ -405,4 +405,5 @@ class RaftAssembly:
             durable_index=state.synced,
             commit_index=state.commit,
             applied_index=state.applied,
+            members=tuple(sorted({*state.voters, *state.learners})),
         )

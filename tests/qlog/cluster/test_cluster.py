@@ -46,6 +46,8 @@ def test_status_names_a_node_that_is_down(tmp_path: Path) -> None:
         assert [n["node_id"] for n in status["nodes"] if n["role"] == "down"] == [down]
         assert f"node {down} does not answer" in status["problems"][0]
         assert f"problem: node {down} does not" in qlog("cluster", "status", code=1).stdout
+        nodes.kill(nodes.leader_id())
+        assert qlog.json("cluster", "status", code=1)["leader_id"] is None  # Followers name it yet.
 
 
 def test_the_leadership_moves(qlog: Qlog) -> None:

@@ -59,6 +59,7 @@ def test_a_group_goes_on_from_another_place(qlog: Qlog, tmp_path: Path, topic: s
     ):
         refused = qlog("group", "reset", "moved", "--topic", topic, "--to", "first", code=3)
         assert "has members" in refused.stderr
+        assert "--force" in refused.stderr
         qlog("group", "reset", "moved", "--topic", topic, "--to", "first", "--force")
         [row] = qlog.json("group", "progress", "moved")
         assert row["diff"] == 3
