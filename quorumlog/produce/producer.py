@@ -91,7 +91,7 @@ class Producer(Closing):
         self._room_waiters: deque[asyncio.Event] = deque()
         self._failures = Failures()
         self._leader_changes_before = self._leader_changes()
-        watch(self._waiting_count, self._failures)
+        watch(self._waiting_count, self._failures, self._unfinished)
 
     @checks_itself
     async def send(
