@@ -439,6 +439,21 @@ def takes_fields(
     return wrap
 
 
+def shows_options_of(other: Callable[..., Any]) -> Callable[[_Function], _Function]:
+    """Have a function that hands `**options` on to another call show the parameters of that one."""
+    named = [p for p in inspect.signature(other).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+    def wrap(function: _Function) -> _Function:
+        own = inspect.signature(function)
+        rest = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        signature = own.replace(parameters=[*rest, *named])
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        function.__annotations__ = {p.name: p.annotation for p in (*rest, *named)}
+        return function
+
+    return wrap
+
+
 def checked(kind: _Class) -> _Class:
     """Wrap all public methods of a class so that they check their arguments."""
     for name, value in list(vars(kind).items()):

@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from quorumlog.admin.admin import Admin
 from quorumlog.admin.messages import CancelledDelay
@@ -25,16 +25,26 @@ from quorumlog.cluster.grpc_engine import check_descriptors, check_polling
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import Route, parse_bootstrap
 from quorumlog.cluster.transport import Transport, transport_of
-from quorumlog.consume.consumer import Consumption, PullConsumer, PullConsumerOptions
-from quorumlog.consume.group import GroupConsumer, GroupOptions
+from quorumlog.consume.consumer import (
+    Consumption,
+    PullArguments,
+    PullConsumer,
+    PullConsumerOptions,
+)
+from quorumlog.consume.group import (
+    ConsumeOptions,
+    GroupConsumer,
+    GroupOptions,
+    MemberArguments,
+)
 from quorumlog.consume.pop import PopConsumer, PopOptions
 from quorumlog.consume.raw import Raw
 from quorumlog.consume.reads import (
-    PullArguments,
     QueueOffsets,
     ReadCalls,
     ReadFreshness,
     Reading,
+    SinglePullArguments,
 )
 from quorumlog.errors import ClosedError, InvalidRequestError
 from quorumlog.pb import log_pb2
@@ -45,7 +55,7 @@ from quorumlog.records.options import Consistency
 from quorumlog.records.queues import Pair, Queue, queue_in
 from quorumlog.records.receipt import Receipt
 from quorumlog.transactions.consume import ConsumeTransaction, Stored
-from quorumlog.transactions.producer import Check, TransactionalProducer
+from quorumlog.transactions.producer import TransactionalOptions, TransactionalProducer
 
 TIMEOUT_MS: Final = 30_000
 CONNECT_TIMEOUT_MS: Final = 10_000
@@ -70,7 +80,7 @@ class ClientStats:
 
 
 @dataclass(frozen=True)
-class QueuePull(PullArguments):
+class QueuePull(SinglePullArguments):
     """The arguments of a pull of one queue."""
 
     topic: str
@@ -300,20 +310,21 @@ class Client:
     def _client_id_of_part(self) -> str:
         return f"{self.client_id}#{secrets.token_hex(4)}"
 
-    async def consume(
-        self, topic: str, *, group: str | None = None, **options: Any
-    ) -> AsyncIterator[Message]:
+    @takes_fields(ConsumeOptions)
+    async def consume(self, options: ConsumeOptions) -> AsyncIterator[Message]:
         """Iterate over messages, as a member of a group if one is named, else by pulling.
 
-        `options` are those of `group_consumer` or `pull_consumer`. When the loop is left early, the
-        last message of a group counts as not processed; `async with client.group_consumer(...)`
-        gives more control.
+        The other arguments are those of `group_consumer` or of `pull_consumer`. When the loop is
+        left early, the last message of a group counts as not processed; `async with
+        client.group_consumer(...)` gives more control.
         """
-        if group is None:
-            consumer: Consumption = self.pull_consumer(topic, **options)
+        if options.group is None:
+            pull = self.pull_consumer(options.topic, **options.of(PullArguments))
+            consumer: Consumption = pull
             close = consumer.close
         else:
-            consumer = member = self.group_consumer(group, topic, **options)
+            given = options.of(MemberArguments)
+            consumer = member = self.group_consumer(options.group, options.topic, **given)
             close = partial(member.close, is_processed=False)
         try:
             async for message in consumer:
@@ -455,35 +466,19 @@ class Client:
             self._stored.clear()
         return self._stored.setdefault(group, {})
 
-    def transactional_producer(
-        self,
-        /,
-        group: str,
-        check: Check,
-        *,
-        check_after_ms: int = 0,
-        timeout_ms: int | None = None,
-        **options: Any,
-    ) -> TransactionalProducer:
+    @takes_fields(TransactionalOptions)
+    def transactional_producer(self, options: TransactionalOptions) -> TransactionalProducer:
         """Make a producer whose messages become visible when their local work is done.
 
         `group` names the producers that do the same work: any of them may be asked by `check`,
         which gets a CheckedTransaction and returns "commit", "rollback" or "unknown". The cluster
-        asks after `check_after_ms` (0: 6 s), then every 30 s, 15 times at most. `options` are those
-        of `producer`. Its messages have unique keys.
+        asks after `check_after_ms` (0: 6 s), then every 30 s, 15 times at most. The other
+        arguments are those of `producer`. Its messages have unique keys.
         """
-        timeout_ms = timeout_ms or self._timeout_ms
-        return self._made.add(
-            TransactionalProducer(
-                self.broker_groups,
-                ProducerOptions(**{"unique_keys": True, **options}),
-                group,
-                check,
-                client_id=self.client_id,
-                check_after_ms=check_after_ms,
-                timeout_ms=timeout_ms,
-            )
+        producer = TransactionalProducer(
+            self.broker_groups, options, self.client_id, options.timeout_ms or self._timeout_ms
         )
+        return self._made.add(producer)
 
 
 @checked_call

@@ -4,6 +4,7 @@ Owns the options and the printing; the work is `deploy.local`'s.
 """
 
 import dataclasses
+import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _STATE_COLUMNS = (
     "node_id", "group", "state", "role", "is_ready", "term", "leader_id", "commit_index",
     "applied_index", "address", "peer_address", "http_address", "pid", "directory", "detail",
+    "cluster_id",
 )  # fmt: skip
 _TABLE_COLUMNS = (
     "node_id", "state", "role", "is_ready", "term", "commit_index", "address", "http_address",
@@ -38,6 +40,22 @@ def local() -> None:
     in one directory: --dir, else the variable QUORUMLOG_LOCAL_DIR, else .quorumlog/local in the
     home directory.
     """
+
+
+def _settings(
+    _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
+) -> dict[str, object] | None:
+    """Return the settings by name, None without any; a value is JSON, else text."""
+    settings: dict[str, object] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{one!r} is not NAME=VALUE")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value
+    return settings or None
 
 
 _dir_option = click.option("--dir", "directory", metavar="DIR", help="Where the cluster is kept.")
@@ -64,6 +82,13 @@ _dir_option = click.option("--dir", "directory", metavar="DIR", help="Where the 
     default=None,
     help="A new cluster is at RocketMQ's own ports, too: name servers from 9876 on, brokers from "
     "10911 on; a send makes its topic.",
+)
+@click.option(
+    "--setting",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_settings,
+    help="A setting of the nodes of a new cluster; see qlog config show. May be repeated.",
 )
 @output_option
 def start(directory: str | None, output: Format, **given: Any) -> int:
@@ -163,18 +188,24 @@ def status(directory: str | None, output: Format) -> int:
 @click.option("--node", type=int, help="The node to kill.")
 @click.option("--leader", is_flag=True, help="Kill whichever node leads.")
 @click.option("--group", help="The group whose leader that is.  [default: the first one]")
-def kill(directory: str | None, node: int | None, leader: bool, group: str | None) -> int:
-    """End one node as a crash would (SIGKILL).
+@click.option("--all", "all_nodes", is_flag=True, help="Kill every node.")
+def kill(
+    directory: str | None, node: int | None, leader: bool, group: str | None, all_nodes: bool
+) -> int:
+    """End one node, or all, as a crash would (SIGKILL).
 
     \b
     Examples:
       qlog local kill --leader
       qlog local kill --node 2 && qlog local start
     """
-    if leader == (node is not None):
-        raise click.UsageError("Name either --node or --leader.")
+    if leader + all_nodes + (node is not None) != 1:
+        raise click.UsageError("Name one of --node, --leader and --all.")
     with _explained():
         cluster = _opened(directory)
+        if all_nodes:
+            click.echo(f"killed {_count([n for n in cluster.node_ids if cluster.kill(n)])}")
+            return ExitCode.OK
         if node is None:
             if group is not None and group not in cluster.groups:
                 names = ", ".join(cluster.groups)
@@ -191,16 +222,55 @@ def kill(directory: str | None, node: int | None, leader: bool, group: str | Non
 @local.command()
 @_dir_option
 @click.option("--node", type=int, help="Only this node.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until the nodes are ready.")
 @output_option
-def restart(directory: str | None, node: int | None, output: Format) -> int:
+def restart(directory: str | None, node: int | None, no_wait: bool, output: Format) -> int:
     """Stop and start nodes in turn, so that the cluster continues to serve."""
     with _explained():
         cluster = _opened(directory)
         for one in cluster.node_ids if node is None else (node,):
             cluster.restart(one)
-            with _progress() as progress:
-                cluster.wait_ready(progress=progress)
+            if not no_wait:
+                with _progress() as progress:
+                    cluster.wait_ready(progress=progress)
         _print_status(cluster, output)
+    return ExitCode.OK
+
+
+@local.command()
+@_dir_option
+@click.option(
+    "--timeout-ms", type=click.IntRange(0), default=120_000, show_default=True, help="How long."
+)
+def wait(directory: str | None, timeout_ms: int) -> int:
+    """Wait until all nodes that run are ready and one leads; print the id of the leader.
+
+    With several groups each needs a leader, and that of the first one is printed.
+    """
+    with _explained(), _progress() as progress:
+        click.echo(_opened(directory).wait_ready(timeout_ms, progress=progress))
+    return ExitCode.OK
+
+
+@local.command()
+@_dir_option
+@click.option("--node", type=int, required=True, help="The node to pause.")
+def pause(directory: str | None, node: int) -> int:
+    """Keep a node from running (SIGSTOP), as a machine that hangs; connections stay open."""
+    with _explained():
+        _opened(directory).pause(node)
+    click.echo(f"paused node {node}; it goes on after qlog local resume --node {node}")
+    return ExitCode.OK
+
+
+@local.command()
+@_dir_option
+@click.option("--node", type=int, required=True, help="The node that was paused.")
+def resume(directory: str | None, node: int) -> int:
+    """Let a node run again that was paused."""
+    with _explained():
+        _opened(directory).resume(node)
+    click.echo(f"node {node} runs again")
     return ExitCode.OK
 
 
@@ -222,6 +292,7 @@ class _Given(NamedTuple):
     flush: str | None
     replication: str | None
     rocketmq: bool | None
+    setting: dict[str, object] | None
 
 
 def _made(directory: str | None, given: _Given) -> "LocalCluster":
@@ -242,6 +313,7 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
             replication=given.replication or "raft",
             base_port=given.port,
             rocketmq=bool(given.rocketmq),
+            settings=given.setting,
         )
     group_count = len(cluster.groups)
     node_count = len(cluster.node_ids) // group_count
@@ -252,6 +324,7 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
         cluster.flush,
         cluster.replication,
         cluster.has_rocketmq,
+        setting=None,
     )
     differs = [
         f"--{name}"
@@ -276,6 +349,7 @@ def _print_status(cluster: "LocalCluster", output: Format) -> list[dict[str, Any
     for state in states:
         state["role"] = state["role"] or None
         state["detail"] = state["detail"] or None
+        state["cluster_id"] = cluster.cluster_id
     columns = _TABLE_COLUMNS if output is Format.TABLE else _STATE_COLUMNS
     if output is Format.TABLE and len(cluster.groups) > 1:
         columns = ("group", *columns)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self
 
 from quorumlog.arguments import checked
@@ -300,15 +300,20 @@ class Consumption(Closing):
         return self
 
 
-@dataclass(frozen=True)
-class PullConsumerOptions(FetchArguments, ReadArguments):
-    """The arguments of a pull consumer, as `client.pull_consumer` describes them."""
+@dataclass(frozen=True, kw_only=True)
+class PullArguments(FetchArguments, ReadArguments):
+    """What a program says of how queues are pulled, as `client.pull_consumer` describes it."""
 
-    topic: str
-    _: KW_ONLY
     queues: Sequence[int | Pair] | None = None
     position: Position = "first"
     until: Literal["end"] | None = None
+
+
+@dataclass(frozen=True)
+class PullConsumerOptions(PullArguments):
+    """The arguments of a pull consumer."""
+
+    topic: str
 
 
 @checked

@@ -21,15 +21,15 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import Final, Literal
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import Any, Final, Literal
 
-from quorumlog.arguments import checked
+from quorumlog.arguments import checked, shown
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import beside
 from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.consumer import Consumption
+from quorumlog.consume.consumer import Consumption, PullArguments
 from quorumlog.consume.in_hand import Reader
 from quorumlog.consume.local_offsets import LocalOffsets
 from quorumlog.consume.membership import (
@@ -61,13 +61,10 @@ _log = logging.getLogger("quorumlog.group")
 Mode = Literal["clustering", "broadcasting"]
 
 
-@dataclass(frozen=True)
-class GroupOptions(FetchArguments):
-    """The arguments of a member of a group, as `client.group_consumer` describes them."""
+@dataclass(frozen=True, kw_only=True)
+class MemberArguments(FetchArguments):
+    """What a program says of a member of a group, as `client.group_consumer` describes it."""
 
-    group: str
-    topics: str | Sequence[str]
-    _: KW_ONLY
     mode: Mode = "clustering"
     strategy: str | Strategy = "averagely"
     position: Position = "first"
@@ -78,6 +75,14 @@ class GroupOptions(FetchArguments):
     client_id: str | None = None
     held_size_bytes_max: int = HELD_SIZE_BYTES_MAX
     held_count_max: int = HELD_COUNT_MAX
+
+
+@dataclass(frozen=True)
+class GroupOptions(MemberArguments):
+    """The arguments of a member of a group."""
+
+    group: str
+    topics: str | Sequence[str]
 
     def __post_init__(self) -> None:
         """Raise InvalidRequestError for a value of no use."""
@@ -90,6 +95,26 @@ class GroupOptions(FetchArguments):
     def topic_names(self) -> tuple[str, ...]:
         """The topics, also where only one is named."""
         return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
+
+
+@dataclass(frozen=True)
+class ConsumeOptions(MemberArguments, PullArguments):
+    """The arguments of `client.consume`: those of both kinds of consumers, for one of which."""
+
+    topic: str
+    _: KW_ONLY
+    group: str | None = None
+
+    def of(self, kind: type[MemberArguments | PullArguments]) -> dict[str, Any]:
+        """Return the arguments for this kind. Raises InvalidRequestError for one of the other."""
+        names = {field.name for field in fields(kind)}
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if name not in {"topic", "group", *names} and value is not field.default:
+                do = "name the group" if self.group is None else "call consume without group"
+                of = "a member of a group" if self.group is None else "no member of a group"
+                raise InvalidRequestError(f"{name} is {shown(value)}, an option of {of}; {do}")
+        return {name: getattr(self, name) for name in names}
 
 
 @checked

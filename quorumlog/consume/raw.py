@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from quorumlog.arguments import checked, takes_fields
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.reads import OUT_OF_RANGE, PullArguments, ReadCalls
+from quorumlog.consume.reads import OUT_OF_RANGE, ReadCalls, SinglePullArguments
 from quorumlog.errors import QuorumlogError
 from quorumlog.pb import log_pb2
 from quorumlog.pb.transaction_pb2 import ConsumedOffsets
@@ -41,7 +41,7 @@ class RawRecords:
 
 
 @dataclass(frozen=True)
-class RawPull(PullArguments):
+class RawPull(SinglePullArguments):
     """The arguments of a raw pull."""
 
     queue: Pair

@@ -101,7 +101,7 @@ class ReadArguments:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PullArguments(ReadArguments):
+class SinglePullArguments(ReadArguments):
     """Those of a single pull. 0 as a limit means the node's own."""
 
     max_count: int = 0

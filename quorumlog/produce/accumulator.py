@@ -250,10 +250,10 @@ class Accumulator:
             return
 
         def may_move(batch: Batch) -> bool:
-            topics = batch.topics()
-            return not _names_queue(batch) and _can_take(others, batch, topics, topics)
+            topics, is_bound = batch.topics(), batch.is_pinned or _names_queue(batch)
+            return not is_bound and _can_take(others, batch, topics, topics)
 
-        taken = backlog.sender.take_movable(may_move)
+        taken = backlog.sender.take(may_move)
         for batch in taken:
             left = self._place(batch, backlog)
             assert left is None, "of a group that is away, and others have all topics"

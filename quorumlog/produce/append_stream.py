@@ -564,14 +564,12 @@ class Sender:
         self._rename(self._named() if self._is_idempotent else parts, is_new=is_new)
         return bool(parts)
 
-    def take_movable(self, may_move: Callable[[Batch], bool]) -> list[Batch]:
+    def take(self, is_meant: Callable[[Batch], bool]) -> list[Batch]:
         """Remove and return, in order, the batches that are surely not in the log of this group."""
         named = self._named()
         is_clean = not self.in_flight_count and not any(other.may_be_applied for other in named)
         taken = [
-            batch
-            for batch in self.waiting
-            if not batch.is_pinned and (is_clean or not batch.records) and may_move(batch)
+            batch for batch in self.waiting if (is_clean or not batch.records) and is_meant(batch)
         ]
         moved = set(taken)
         kept = [batch for batch in self.waiting if batch not in moved]

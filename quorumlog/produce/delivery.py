@@ -242,6 +242,28 @@ class Batch:
             part.is_open = False
         return parts
 
+    def stand_in(self) -> "Batch":
+        """Return a batch that travels in place of this one, and ends it, unless it is left."""
+        part = Batch(
+            self.deadline,
+            self._on_part_done,
+            is_atomic=True,
+            group=self.group,
+            is_pinned=self.is_pinned,
+        )
+        part.extra = self.extra
+        part.add_all(self.entries, self.size_bytes)
+        self._parts, self._parts_open = [(part, i) for i in range(self.record_count)], 1
+        self.entries = []
+        return part
+
+    def leave(self, error: QuorumlogError) -> None:
+        """End without the batch that stands in, which goes on: those behind it need its outcome."""
+        assert self._parts is not None, "nothing stands in"
+        self._parts[0][0].on_done = lambda _: None
+        self._parts, self.error = None, error
+        self._finish()
+
     def _on_part_done(self, part: "Batch") -> None:
         self._parts_open -= 1
         if self.error is None:

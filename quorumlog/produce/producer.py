@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog import errors
-from quorumlog.arguments import checked, checks_itself
+from quorumlog.arguments import check_number, checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.close_once import Closing
 from quorumlog.cluster.forks import forks
@@ -91,7 +91,7 @@ class Producer(Closing):
         self._room_waiters: deque[asyncio.Event] = deque()
         self._failures = Failures()
         self._leader_changes_before = self._leader_changes()
-        watch(self._waiting_count, self._failures)
+        watch(self._waiting_count, self._failures, self._unfinished)
 
     @checks_itself
     async def send(
@@ -109,6 +109,7 @@ class Producer(Closing):
         level: int | None = None,
         deliver_at: float | None = None,
         message_group: str | None = None,
+        timeout_ms: int | None = None,
     ) -> Receipt:
         """Send one message and wait for its receipt.
 
@@ -126,11 +127,15 @@ class Producer(Closing):
         With `delay` (seconds), `level` (1 to 18) or `deliver_at` (Unix seconds) consumers see it
         then, and not before; the receipt says that it is held. `client.cancel_delayed` undoes it.
 
+        With `timeout_ms`, at most that of the producer, the call ends after this time: by
+        DeadlineError if the message was certainly not sent, else by OutcomeUnknownError. Such a
+        message is a batch of its own.
+
         Raises UnknownTopicError, TooLargeError, InvalidRequestError, LimitReachedError or
         DeadlineError (nothing was stored), or OutcomeUnknownError. Cancelling the wait does not
         withdraw the message.
         """
-        extra = b""
+        extra, limit = b"", None if timeout_ms is None else self._limit(timeout_ms)
         if delay is not None or level is not None or deliver_at is not None:
             properties, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
         if message_group is not None:
@@ -139,9 +144,9 @@ class Producer(Closing):
         size_bytes = size_bytes_of(entry)
         deadline = None
         if self._room_waiters or not self._has_room(size_bytes):
-            deadline = await self._wait_for_room(size_bytes)
-        backlog = self._accumulator.only
-        if backlog is not None and not group and not extra and forks.own[0] and not self._is_closed:
+            deadline = await self._wait_for_room(size_bytes, limit)
+        backlog = None if limit or group or extra else self._accumulator.only
+        if backlog is not None and forks.own[0] and not self._is_closed:
             route = backlog.sender.clear_route(topic)
             if route is not None:  # The straight way, past the buffer.
                 deadline = deadline or Deadline(self._timeout_ms)
@@ -151,7 +156,7 @@ class Producer(Closing):
                 self._held_size_bytes += size_bytes
                 await batch.waiter()
                 return batch.receipt(0)
-        return await self._add(entry, size_bytes, group, extra, deadline).receipt()
+        return await self._add(entry, size_bytes, group, extra, limit, deadline).receipt()
 
     @checks_itself
     async def enqueue(
@@ -169,13 +174,14 @@ class Producer(Closing):
         level: int | None = None,
         deliver_at: float | None = None,
         message_group: str | None = None,
+        timeout_ms: int | None = None,
     ) -> Delivery:
         """Hand over one message, waiting only while the buffer is full; the way to send in bulk.
 
         Raises the error of a faulty message at once; later errors are raised by the Delivery, or by
         `flush`.
         """
-        extra = b""
+        extra, limit = b"", None if timeout_ms is None else self._limit(timeout_ms)
         if delay is not None or level is not None or deliver_at is not None:
             properties, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
         if message_group is not None:
@@ -183,8 +189,8 @@ class Producer(Closing):
         entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self.form)
         size_bytes = size_bytes_of(entry)
         if self._room_waiters or not self._has_room(size_bytes):
-            await self._wait_for_room(size_bytes)
-        return self._add(entry, size_bytes, group, extra)
+            await self._wait_for_room(size_bytes, limit)
+        return self._add(entry, size_bytes, group, extra, limit)
 
     @checks_itself
     def send_nowait(
@@ -202,9 +208,10 @@ class Producer(Closing):
         level: int | None = None,
         deliver_at: float | None = None,
         message_group: str | None = None,
+        timeout_ms: int | None = None,
     ) -> Delivery:
         """Hand over one message. Raises BusyError (`client.busy`) while the buffer is full."""
-        extra = b""
+        extra, limit = b"", None if timeout_ms is None else self._limit(timeout_ms)
         if delay is not None or level is not None or deliver_at is not None:
             properties, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
         if message_group is not None:
@@ -213,7 +220,7 @@ class Producer(Closing):
         size_bytes = size_bytes_of(entry)
         if not self._has_room(size_bytes):
             raise self._busy("is full")
-        return self._add(entry, size_bytes, group, extra)
+        return self._add(entry, size_bytes, group, extra, limit)
 
     @checks_itself
     async def send_batch(
@@ -229,6 +236,7 @@ class Producer(Closing):
         delay: float | None = None,
         level: int | None = None,
         deliver_at: float | None = None,
+        timeout_ms: int | None = None,
     ) -> Sequence[Receipt]:
         """Send several messages as one atomic batch: all are stored, in one entry, or none.
 
@@ -238,22 +246,22 @@ class Producer(Closing):
         `deliver_at` all are delayed, as in `send`.
         """
         check_bodies(bodies)
+        extra, limit = b"", None if timeout_ms is None else self._limit(timeout_ms)
         if not bodies:
             return []
-        extra = b""
         if delay is not None or level is not None or deliver_at is not None:
             properties = with_wish(properties, delay, level, deliver_at)
             bodies, extra = all_with_wish(bodies, delay, level, deliver_at), HAS_DELAYED
         entries = entries_of(bodies, topic, key, tag, queue_id, properties, self.form)
         size_bytes = size_bytes_of_all(entries)
-        limit = self._groups.home.router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
-        limit -= HELD_SIZE_BYTES * len(entries) if extra else 0
-        if size_bytes > limit or len(entries) > BATCH_COUNT_LIMIT:
+        room = self._groups.home.router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
+        room -= HELD_SIZE_BYTES * len(entries) if extra else 0
+        if size_bytes > room or len(entries) > BATCH_COUNT_LIMIT:
             raise errors.TooLargeError(
                 f"a batch of {len(entries)} messages and {size_bytes} bytes, the limits are "
-                f"{BATCH_COUNT_LIMIT} and {limit}; send less at once"
+                f"{BATCH_COUNT_LIMIT} and {room}; send less at once"
             )
-        return await self.send_entries(entries, size_bytes, group, extra)
+        return await self.send_entries(entries, size_bytes, group, extra, limit=limit)
 
     @checks_itself
     async def send_entries(
@@ -263,20 +271,17 @@ class Producer(Closing):
         group: str,
         extra: bytes = b"",
         deadline: Deadline | None = None,
+        limit: Deadline | None = None,
     ) -> Receipts:
-        """Send checked messages as `send_batch` does; `extra` are fields of AppendRequest, and
-        `deadline` is that of a call with earlier steps."""
+        """Send checked messages as `send_batch` does; `extra` are fields of AppendRequest,
+        `deadline` is that of a call with earlier steps, and `limit` that of the messages alone."""
         if self._room_waiters or not self._has_room(size_bytes):
-            deadline = await self._wait_for_room(size_bytes, deadline)
+            deadline = await self._wait_for_room(size_bytes, limit or deadline)
         self._check_open()
         backlog = self._accumulator.only
         if backlog is None or group:
             backlog = self._accumulator.choose_for_all(entries, group)
-        backlog.close_open()
-        batch = self._new_batch(backlog, extra, deadline, is_atomic=True)
-        batch.add_all(entries, size_bytes)
-        self._held_size_bytes += size_bytes
-        backlog.sender.wake()
+        batch = self._put_whole(backlog, extra, entries, size_bytes, deadline, limit)
         await batch.wait()
         return batch.receipts()
 
@@ -361,28 +366,33 @@ class Producer(Closing):
         size_bytes: int,
         group: str,
         extra: bytes,
+        limit: Deadline | None,
         deadline: Deadline | None = None,
     ) -> Delivery:
-        """Add a message to an open batch of its kind; the caller has checked the room, and a new
-        batch has what is left of its time."""
+        """Add a message to an open batch of its kind, or to one of its own if it has a `limit`; the
+        caller has checked the room, and a new batch has what is left of its time."""
         self._check_open()
         backlog = self._accumulator.only
         if backlog is None or group:
             backlog = self._accumulator.choose(entry, group)
+        if limit is not None:
+            whole = self._put_whole(backlog, extra, [entry], size_bytes, None, limit)
+            return Delivery(whole, 0)
         options, batch = self._options, backlog.of_kind(extra)
         # The limit of the nodes may be lower than the option.
-        limit = options.batch_size_bytes_max
-        if 0 < backlog.router.batch_size_bytes_max < limit:
-            limit = backlog.router.batch_size_bytes_max
-        if batch is not None and batch.size_bytes + size_bytes > limit - _growth(batch):
+        room = options.batch_size_bytes_max
+        if 0 < backlog.router.batch_size_bytes_max < room:
+            room = backlog.router.batch_size_bytes_max
+        if batch is not None and batch.size_bytes + size_bytes > room - _growth(batch):
             backlog.close(batch)
             batch = None
         if batch is None:
             batch = backlog.open[extra] = self._new_batch(backlog, extra, deadline)
+            backlog.put(batch)
             backlog.sender.wake()
         delivery = batch.add(entry, size_bytes)
         self._held_size_bytes += size_bytes
-        if batch.record_count >= options.batch_count_max or batch.size_bytes >= limit:
+        if batch.record_count >= options.batch_count_max or batch.size_bytes >= room:
             backlog.close(batch)
         return delivery
 
@@ -403,8 +413,56 @@ class Producer(Closing):
         )
         batch.extra = extra
         self._unfinished[batch] = self._failures.next_flush
-        backlog.put(batch)
         return batch
+
+    def _put_whole(
+        self,
+        backlog: GroupBacklog,
+        extra: bytes,
+        entries: list[Entry],
+        size_bytes: int,
+        deadline: Deadline | None,
+        limit: Deadline | None,
+    ) -> Batch:
+        """Put messages into a batch of their own, behind all that came before. One with a `limit`
+        has another travel for it, with the time of the producer: so what was sent within it has an
+        outcome for those behind it, also when its callers wait no longer."""
+        backlog.close_open()
+        batch = travelling = self._new_batch(backlog, extra, deadline, is_atomic=True)
+        batch.add_all(entries, size_bytes)
+        self._held_size_bytes += size_bytes
+        if limit is not None:
+            travelling = batch.stand_in()
+            timer = asyncio.get_running_loop().call_later(
+                limit.remaining_s, self._expire, batch, travelling, limit
+            )
+
+            def done(ended: Batch) -> None:
+                timer.cancel()
+                self._on_done(ended)
+
+            batch.on_done = done
+        backlog.put(travelling)
+        backlog.sender.wake()
+        return batch
+
+    def _expire(self, batch: Batch, travelling: Batch, limit: Deadline) -> None:
+        """Give up a batch at its own limit: in doubt, unless it is certain that it was not sent."""
+        error, known = travelling.last_error, {"attempts": travelling.attempts}
+        for backlog in self._accumulator:
+            if backlog.sender.take(lambda waiting: waiting is travelling):
+                backlog.sender.stats.failed_count += batch.record_count
+                travelling.fail(limit.error("the append", error, **known))
+                return
+        batch.leave(limit.error_unknown("the append", error, **known))
+
+    def _limit(self, timeout_ms: int) -> Deadline:
+        """Return the limit of one call. Raises InvalidRequestError beyond the producer's own."""
+        check_number("timeout_ms", timeout_ms)
+        if not 0 < timeout_ms <= self._timeout_ms:
+            text = f"timeout_ms is {timeout_ms}; use 1 to {self._timeout_ms}, that of the producer"
+            raise errors.InvalidRequestError(text)
+        return Deadline(timeout_ms)
 
     def _on_done(self, batch: Batch) -> None:
         number = self._unfinished.pop(batch)

@@ -12,7 +12,7 @@ that begins later does not.
 import copy
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -141,13 +141,17 @@ class Failures:
         self._left_out, self._unlooked_count = later, KEPT_COUNT_MAX
 
 
-_watched: dict[weakref.WeakMethod[Callable[[], int]], Failures] = {}
+_watched: dict[weakref.WeakMethod[Callable[[], int]], tuple[Failures, Collection[Batch]]] = {}
 
 
-def watch(waiting_count: Callable[[], int], failures: Failures) -> None:
+def watch(
+    waiting_count: Callable[[], int], failures: Failures, unfinished: Collection[Batch]
+) -> None:
     """Warn when the program ends while messages wait, or have failed and no caller was told. The
-    method counts those that wait of a producer, while there is one; any thread may call it."""
-    _watched[weakref.WeakMethod(waiting_count, lambda gone: _watched.pop(gone, None))] = failures
+    method counts those that wait of a producer, while there is one; any thread may call it. An
+    unfinished batch keeps its producer, also where the program and its loop have let go of it."""
+    method = weakref.WeakMethod(waiting_count, lambda gone: _watched.pop(gone, None))
+    _watched[method] = failures, unfinished
 
 
 @at_end
@@ -159,10 +163,10 @@ def _warn_all() -> None:
 
 def warn(waiting_count: Callable[[], int]) -> None:
     """Warn, once, of what no caller asked about a producer that can send no more."""
-    failures = _watched.pop(weakref.WeakMethod(waiting_count), None)
-    if failures is None:
+    watched = _watched.pop(weakref.WeakMethod(waiting_count), None)
+    if watched is None:
         return
-    parts, waiting, (failed, first) = [], waiting_count(), failures.untold()
+    parts, waiting, (failed, first) = [], waiting_count(), watched[0].untold()
     if waiting:
         parts.append(f"{waiting} messages had no receipt when the program ended, and may be lost")
     if failed:

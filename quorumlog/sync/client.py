@@ -14,11 +14,12 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, Self, TypeVar, Unpack
 
 from quorumlog import client as async_client
 from quorumlog.admin import admin as async_admin
-from quorumlog.arguments import checked_call
+from quorumlog.arguments import checked_call, shows_options_of, takes_fields
 from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.consume import consumer as async_consumer
@@ -247,6 +248,7 @@ class TransactionalProducer(ClosingWrapper[async_transactions.TransactionalProdu
     is_closed = Same[bool]()
     begin = into(Transaction, blocking(async_transactions.TransactionalProducer.begin))
 
+    @shows_options_of(begin)
     @contextmanager
     def transaction(
         self,
@@ -267,6 +269,7 @@ class TransactionalProducer(ClosingWrapper[async_transactions.TransactionalProdu
         loop_thread.call(within.__aexit__(None, None, None))
 
     @checked_call
+    @shows_options_of(begin)
     def send(
         self,
         topic: str,
@@ -412,28 +415,27 @@ class Client(ClosingWrapper[async_client.Client]):
     pop_consumer = into(PopConsumer, plain(async_client.Client.pop_consumer))
     transaction = into(ConsumeTransaction, plain(async_client.Client.transaction))
 
+    @takes_fields(async_transactions.TransactionalOptions)
     def transactional_producer(
-        self,
-        group: str,
-        check: Check,
-        *,
-        check_after_ms: int = 0,
-        timeout_ms: int | None = None,
-        **options: Any,
+        self, options: async_transactions.TransactionalOptions
     ) -> TransactionalProducer:
         """Make a producer whose messages become visible when their local work is done."""
-        options |= {"check_after_ms": check_after_ms, "timeout_ms": timeout_ms}
+        given = {field.name: getattr(options, field.name) for field in fields(options)}
+        given["check"] = on_thread(options.check)
         make = plain(async_client.Client.transactional_producer)
-        return TransactionalProducer(make(self, group, on_thread(check), **options))
+        return TransactionalProducer(make(self, **given))
 
-    def consume(self, topic: str, *, group: str | None = None, **options: Any) -> Iterator[Message]:
+    @takes_fields(async_group.ConsumeOptions)
+    def consume(self, options: async_group.ConsumeOptions) -> Iterator[Message]:
         """Iterate over messages, as a member of a group if one is named, else by pulling."""
-        if group is None:
-            with self.pull_consumer(topic, **options) as pull:
+        if options.group is None:
+            given = options.of(async_consumer.PullArguments)
+            with self.pull_consumer(options.topic, **given) as pull:
                 for message in pull:
                     yield message
             return
-        member = self.group_consumer(group, topic, **options)
+        given = options.of(async_group.MemberArguments)
+        member = self.group_consumer(options.group, options.topic, **given)
         try:
             # Not `yield from`: leaving that early would call member.close() in its own way.
             for message in member:

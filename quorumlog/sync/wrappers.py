@@ -96,6 +96,7 @@ def into(kind: Callable[[_T], _Made], make: Callable[_P, _T]) -> Callable[_P, _M
         return kind(make(*args, **kwargs))
 
     functools.update_wrapper(call, make)
-    signature = inspect.signature(make).replace(return_annotation=kind)
+    made = kind if isinstance(kind, type) else inspect.signature(kind).return_annotation
+    signature = inspect.signature(make).replace(return_annotation=made)
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call

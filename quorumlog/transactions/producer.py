@@ -12,11 +12,12 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final, Self, Unpack
 
 import grpc
 
-from quorumlog.arguments import checked, checks_itself
+from quorumlog.arguments import checked, checks_itself, shows_options_of
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import in_doubt
 from quorumlog.cluster.channels import is_cancelled
@@ -47,6 +48,16 @@ _log = logging.getLogger("quorumlog.transactions")
 Check = Callable[[CheckedTransaction], Decision | str | Awaitable[Decision | str]]
 """Returns the outcome of the local work of a transaction; may be a coroutine function, of which
 up to 16 calls run at once, one for a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalOptions(ProducerOptions):
+    """The arguments of a transactional producer: those of a producer, and of its checks."""
+
+    group: str
+    check: Check
+    check_after_ms: int = field(default=0, kw_only=True)
+    unique_keys: bool = field(default=True, kw_only=True)
 
 
 def decision_of(result: Decision | str) -> Decision:
@@ -105,22 +116,18 @@ class TransactionalProducer(Closing):
     def __init__(
         self,
         groups: BrokerGroups,
-        options: ProducerOptions,
-        producer_group: str,
-        check: Check,
-        *,
+        options: TransactionalOptions,
         client_id: str,
-        check_after_ms: int,
         timeout_ms: int,
     ) -> None:
-        if not producer_group:
+        if not options.group:
             raise InvalidRequestError("a producer group needs a name; give one")
         super().__init__()
-        self.producer_group: Final = producer_group
-        self._groups, self._check = groups, check
+        self.producer_group: Final = options.group
+        self._groups, self._check = groups, options.check
         self._producer = Producer(groups, options, timeout_ms)  # All arguments are checked by now.
         self._client_id, self._timeout_ms = client_id, timeout_ms
-        self._check_after_ms = check_after_ms
+        self._check_after_ms = options.check_after_ms
         self._listening: dict[BrokerGroup, asyncio.Task[None]] = {}
         self._answering: dict[tuple[str, int], asyncio.Task[None]] = {}
         """By name of the broker group and transaction."""
@@ -197,6 +204,7 @@ class TransactionalProducer(Closing):
         )
         return Transaction(self, self._groups.get(receipts[0].group), receipts)
 
+    @shows_options_of(begin)
     @asynccontextmanager
     async def transaction(
         self,
@@ -222,6 +230,7 @@ class TransactionalProducer(Closing):
         if made.decision is None:
             await made.commit()
 
+    @shows_options_of(begin)
     async def send(
         self,
         topic: str,

@@ -21,7 +21,9 @@ MORE: Final = {
     "Raw": raw.Raw,
     "sync.Raw": sync.Raw,
     "testing.Cluster": testing.Cluster,
+    "testing.SyncCluster": testing.SyncCluster,
     "testing.cluster": testing.cluster,
+    "testing.sync_cluster": testing.sync_cluster,
 }
 """Public, although no list of exports has them: made by what is exported, or documented."""
 _READING: Final = (
@@ -138,6 +140,8 @@ SPECIAL: Final[Mapping[str, Callable[[Any], Any]]] = {
     "NameServers.put.value": lambda _env: "v",
     "PopConsumer.receive.wait": lambda _env: 0,
     "sync.PopConsumer.receive.wait": lambda _env: 0,
+    "testing.Cluster.client.connect_timeout_ms": lambda _env: 1,  # None of its nodes runs.
+    "testing.SyncCluster.client.connect_timeout_ms": lambda _env: 1,
     "Admin.drain.undo": lambda _env: True,  # A node that is drained takes no messages of others.
     "sync.Admin.drain.undo": lambda _env: True,
 }

@@ -137,7 +137,8 @@ class Environment:
             "sync.PullConsumer": lambda: blocking.pull_consumer("spare"),
             "sync.Raw": blocking.raw,
             "sync.TransactionalProducer": blocking.transactional_producer("work", check),
-            "testing.Cluster": testing.Cluster(self.unused),
+            "testing.Cluster": testing.Cluster(self.unused.directory),
+            "testing.SyncCluster": testing.SyncCluster(self.unused.directory),
         }
 
     def close(self) -> None:
@@ -217,7 +218,7 @@ def target_of(env: Environment, call: Call) -> tuple[Any, Any]:
 
 
 def is_blocking(call: Call) -> bool:
-    return call.owner.startswith("sync.") or str(call) == "sync.connect"
+    return str(call).startswith(("sync.", "testing.Sync", "testing.sync"))
 
 
 async def make_call(env: Environment, call: Call, strange: dict[str, Any]) -> None:
@@ -225,12 +226,17 @@ async def make_call(env: Environment, call: Call, strange: dict[str, Any]) -> No
     try:
         made, function = target_of(env, call)
         try:
+            is_cluster = (
+                call.function.__name__ == "sync_cluster"
+            )  # It would start one, where nothing is wrong.
             if is_blocking(call):
-                finish_blocking(variadic(call, function, named))
+                result = variadic(call, function, named)
+                if not is_cluster:
+                    finish_blocking(result)
                 return
             async with asyncio.timeout(CALL_S):
                 result = variadic(call, function, named)
-                if str(call) != "testing.cluster":  # It would start one, where nothing is wrong.
+                if not is_cluster:
                     await finish(result)
         finally:
             if made is not env.made.get(call.owner) and hasattr(made, "close"):

@@ -6,7 +6,7 @@ is none. Here the same calls run.
 
 import asyncio
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import assert_type
 
 import pytest
@@ -16,6 +16,7 @@ from quorumlog import errors, sync
 from quorumlog.admin.types import TopicInfo
 from quorumlog.records.message import MessageBatch
 from quorumlog.transactions.types import HalfOptions
+from tests.quorumlog import surface
 from tests.quorumlog.fake_cluster import fake_cluster
 
 
@@ -47,11 +48,21 @@ def use_blocking(bootstrap: str) -> None:
             lambda: client.pull("orders", 0),  # type: ignore[call-arg]
             lambda: client.producer(linger=1),  # type: ignore[call-arg]
             lambda: made.begin("orders", b"x", kye="k"),  # type: ignore[call-arg]
+            lambda: client.consume("orders", untill="end"),  # type: ignore[call-arg]
+            lambda: client.transactional_producer("w", str, linger=1),  # type: ignore[call-arg]
         ):
-            with pytest.raises(TypeError, match=r"kye|body|offset|linger"):
+            with pytest.raises(TypeError, match=r"kye|body|offset|linger|untill"):
                 wrong()
         with pytest.raises(errors.WrongTypeError, match="queue_id is '0', a str"):
             producer.send("orders", b"x", queue_id="0")  # type: ignore[arg-type]
+        with pytest.raises(errors.WrongTypeError, match="prefetch is '1', a str"):
+            next(client.consume("orders", prefetch="1"))  # type: ignore[arg-type]
+        for read, text in (
+            (client.consume("orders", strategy="circle"), "strategy is 'circle'.* name the group"),
+            (client.consume("orders", group="g", until="end"), "until is 'end'.* without group"),
+        ):
+            with pytest.raises(errors.InvalidRequestError, match=text):
+                next(assert_type(read, Iterator[quorumlog.Message]))
 
 
 async def test_the_blocking_client_has_the_types_that_its_names_say() -> None:
@@ -91,6 +102,15 @@ def test_calls_that_spell_their_options_out_have_those_of_a_message() -> None:
     assert half == {name: sent[name] for name in HalfOptions.__optional_keys__}
     output = options(quorumlog.ConsumeTransaction.send)
     assert output == {name: sent[name] for name in {*half, "flag"} - {"group"}}
+
+
+def test_every_public_call_shows_its_parameters() -> None:
+    for call in surface.calls():
+        parameters = inspect.signature(call.function).parameters.values()
+        assert all(one.kind is not one.VAR_KEYWORD for one in parameters), call
+    options = inspect.signature(quorumlog.Client.consume).parameters
+    assert {"topic", "group", "until", "queues", "strategy", "prefetch"} <= options.keys()
+    assert inspect.signature(sync.Client.consume).parameters == options
 
 
 async def test_an_option_that_there_is_not_is_refused_by_the_name_of_the_call() -> None:
