@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,6 +20,7 @@ from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls
 from quorumlog.command_errors import CliError
 from quorumlog.errors import QuorumlogError
+from quorumlog.local_cluster import known_servers
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -56,8 +57,6 @@ def addresses(server: str | None) -> str:
     from quorumlog.cluster.routes import is_address
 
     if server is None:
-        from deploy.local import known_servers
-
         server = known_servers() or DEFAULT_SERVER
     for one in server.split(","):
         if not is_address(one.strip()):
@@ -101,8 +100,6 @@ async def connected(
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Run a command's coroutine to its end. Ctrl-C cancels it and raises KeyboardInterrupt."""
-    import uvloop
-
     try:
         check_descriptors()
     except QuorumlogError:
@@ -110,6 +107,10 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
         raise
     # A call's objects are freed without the collector, which else runs after every few calls.
     gc.set_threshold(*_GC_THRESHOLDS)
+    try:
+        import uvloop
+    except ImportError:  # An extra, and not for Windows.
+        return asyncio.run(work)
     return uvloop.run(work)
 
 
@@ -143,13 +144,15 @@ def stop_on_signals() -> Iterator[StopSignals]:
     stop = StopSignals()
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)
-    for number in signals:
-        loop.add_signal_handler(number, stop.on_signal)
+    with suppress(NotImplementedError):  # On Windows Ctrl-C cancels the program.
+        for number in signals:
+            loop.add_signal_handler(number, stop.on_signal)
     try:
         yield stop
     finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
+        with suppress(NotImplementedError):
+            for number in signals:
+                loop.remove_signal_handler(number)
 
 
 async def until(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _Result | None:

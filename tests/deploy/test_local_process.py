@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import LocalCluster, LocalError, known_servers
-from deploy.local_process import NodeProcess, free_ports, is_free, spawn, started_at
+from deploy.local import LocalCluster, LocalError
+from deploy.local_process import NodeProcess, free_ports, is_free, spawn
 from node.config.load import load
 from node.config.settings import Settings
+from quorumlog.local_cluster import known_servers, started_at
 
 
 def test_a_process_is_detached_paused_and_ended_and_known_to_others(tmp_path: Path) -> None:
