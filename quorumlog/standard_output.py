@@ -115,8 +115,9 @@ def prepare_stdout() -> None:
     middle, without an error."""
     stand_in_for_closed()
     sys.stdout = _told(sys.stdout, is_stderr=False)
-    with suppress(io.UnsupportedOperation):  # A stdout within this process has no descriptor.
-        os.set_blocking(sys.stdout.fileno(), True)
+    if os.name == "posix":
+        with suppress(io.UnsupportedOperation):  # A stdout within this process has no descriptor.
+            os.set_blocking(sys.stdout.fileno(), True)
 
 
 def prepare_stderr() -> None:
