@@ -49,9 +49,10 @@ from deploy.local_process import (
     spawn,
     write_private,
 )
+from quorumlog import local_cluster
+from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE
 from store.errors import StoreFullError
 
-STATE_FILE: Final = "local.json"
 LOCK_FILE: Final = "lock"
 SECRET_FILE: Final = "secret"
 LINK_FAULTS_FILE: Final = "link-faults.json"
@@ -63,7 +64,7 @@ NODE_TOTAL_MAX: Final = 16
 """Limit of the nodes of all groups: a client takes at most that many addresses."""
 READY_TIMEOUT_MS: Final = 120_000
 STOP_TIMEOUT_MS: Final = 60_000
-__all__ = ["LocalCluster", "LocalError", "NodeState", "default_directory", "known_servers"]
+__all__ = ["LocalCluster", "LocalError", "NodeState", "default_directory"]
 
 DEFAULTS: Final[Mapping[str, object]] = {"file_size_bytes": "64MiB"}
 """Settings that differ from a node's defaults: a trial must not take gigabytes at once."""
@@ -71,38 +72,17 @@ _POLL_S: Final = 0.05
 _NO_ROOM: Final = StoreFullError.text.rpartition("; ")[2]
 """How a node ends its word that its disk has no room."""
 
-DIRECTORY_VARIABLE: Final = "QUORUMLOG_LOCAL_DIR"
-
 Progress = Callable[[str], None]
 
 
 def default_directory() -> Path:
-    """Return the default directory of a person's cluster: one for all working directories.
-
-    Raises LocalError `local.no_home`."""
-    given = os.environ.get(DIRECTORY_VARIABLE)
-    if given:
-        return Path(given)
+    """Return the default directory of a person's cluster. Raises LocalError `local.no_home`."""
     try:
-        return Path.home() / ".quorumlog" / "local"
+        return local_cluster.default_directory()
     except RuntimeError:
         what = f"user {os.getuid()} has no home directory, and HOME is not set"
         do = f"set HOME, or name a directory with --dir or {DIRECTORY_VARIABLE}"
         raise LocalError("local.no_home", what, do) from None
-
-
-def known_servers() -> str | None:
-    """Return addresses of the cluster in the default directory; None: there is no such cluster.
-
-    Raises LocalError `local.stopped` when no node of it runs."""
-    try:
-        cluster = LocalCluster.open(default_directory())
-    except LocalError:  # Without a home there is no such cluster either.
-        return None
-    if not any(map(cluster.is_alive, cluster.node_ids)):
-        what = f"the local cluster in {cluster.directory} is stopped"
-        raise LocalError("local.stopped", what, f"start it: {cluster.command('start')}")
-    return cluster.bootstrap
 
 
 def local_command(verb: str, directory: Path) -> str:

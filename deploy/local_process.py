@@ -21,6 +21,8 @@ from typing import Final
 
 import psutil
 
+from quorumlog.local_cluster import is_running, started_at
+
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 """Of the files of a local cluster: settings, state and log lines are for their user alone."""
@@ -59,11 +61,7 @@ class NodeProcess:
         """Whether this very process runs, paused or not."""
         if self.is_child:
             return self.exit_code is None
-        try:
-            is_same = started_at(self.pid) == self.started
-            return is_same and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        return is_running(self.pid, self.started)
 
     @property
     def is_paused(self) -> bool:
@@ -149,22 +147,6 @@ def spawn(
     process = NodeProcess(pid, started_at(pid))
     _children[pid, process.started] = poll
     return process
-
-
-def started_at(pid: int) -> str:
-    """Return the start time of a process. Raises psutil.NoSuchProcess.
-
-    On Linux in ticks since boot, with the boot's id: the time of day may be set meanwhile.
-    """
-    if not sys.platform.startswith("linux"):
-        return str(psutil.Process(pid).create_time())
-    try:
-        # The name in parentheses may contain any text; the fields are behind the last one.
-        fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError) as error:
-        raise psutil.NoSuchProcess(pid) from error
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
-    return f"{boot_id}:{fields[19]}"
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:

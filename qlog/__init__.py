@@ -4,7 +4,8 @@ Owns the top level only: the list of command groups, exit codes and the last han
 group lives in a module of its own, in the folder of its subject (`messages`, `cluster`, `server`,
 `rocketmq`) or in `commands` of the package that it runs (`bench`, `pipeline`, `planning`), named in
 `COMMANDS` by an import string and imported when it is used: help and completion stay fast, and no
-server code is loaded before a command asks for it. `@group.command()` in that module adds a
+server code is loaded before a command asks for it. Where the server's modules are not installed
+beside this package, `server_program` runs its commands. `@group.command()` in that module adds a
 command, and `qlog.reference` writes docs/cli.md from the help.
 """
 
@@ -14,11 +15,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pkgutil import extend_path
 from typing import Any
 
 import click
 
 from qlog.parsed import make_strict
+from qlog.server_program import enter_server, is_server_missing
 from qlog.transport import transport_option
 from quorumlog.cluster.grpc_engine import check_polling, choose_engine
 from quorumlog.command_errors import CliError, ExitCode, report, take_signals
@@ -26,6 +29,9 @@ from quorumlog.standard_output import drop_unwritten, escape_output, prepare_std
 from quorumlog.version import __version__
 
 __all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
+
+__path__ = extend_path(__path__, __name__)  # `quorumlog_server` has `qlog.server` elsewhere.
+_OF_CLIENTS = ("qlog.cluster.", "qlog.completion", "qlog.messages.")
 
 
 @contextmanager
@@ -49,9 +55,16 @@ class LazyCommand:
     target: str
     summary: str  # Equal to the command's own short help; a test compares them.
 
+    @property
+    def is_of_server(self) -> bool:
+        """Whether the distribution `quorumlog` lacks its module."""
+        return not self.target.startswith(_OF_CLIENTS)
+
     def load(self) -> click.Command:
         """Import the command; raises for a missing module or a target of another type."""
         module, _, attribute = self.target.partition(":")
+        if self.is_of_server:
+            enter_server()
         with paused_collector():
             command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), f"{self.target} is no click command"
@@ -144,7 +157,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command of that name; None if there is none."""
         if cmd_name in self.lazy:
-            return self.lazy[cmd_name].load()
+            lazy = self.lazy[cmd_name]
+            if ctx.resilient_parsing and lazy.is_of_server and is_server_missing():
+                return click.Command(cmd_name, short_help=lazy.summary)  # For completion.
+            return lazy.load()
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -8,9 +8,10 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,6 +21,7 @@ from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls
 from quorumlog.command_errors import CliError
 from quorumlog.errors import QuorumlogError
+from quorumlog.local_cluster import default_directory, known_servers
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -33,6 +35,8 @@ KEY_VARIABLE = "QUORUMLOG_CLIENT_TLS_KEY_FILE"
 """Differs from the names of a node's settings: an exported variable must not change a node."""
 _CALL_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 2_000
+_LOOK_S = 0.5
+"""Time for a server at the default address to take a connection."""
 _GC_THRESHOLDS = (20_000, 20, 20)
 
 _Result = TypeVar("_Result")
@@ -70,16 +74,16 @@ def addresses(server: str | None) -> str:
 
 
 def _local_servers() -> str | None:
-    from deploy.local import LocalError, known_servers
-    from deploy.local_process import is_free
-
-    try:
-        return known_servers()
-    except LocalError as error:
-        if not is_free(DEFAULT_PORT):
-            return None
-        why = f"none of its nodes runs, and neither --server nor {SERVER_VARIABLE} names another"
-        raise CliError(error.what, why, error.do) from error
+    known = known_servers()
+    if known is None or known.is_running:
+        return None if known is None else known.addresses
+    with suppress(OSError), socket.create_connection(("127.0.0.1", DEFAULT_PORT), _LOOK_S):
+        return None
+    raise CliError(
+        f"the local cluster in {default_directory()} is stopped",
+        f"none of its nodes runs, and neither --server nor {SERVER_VARIABLE} names another",
+        "start it: qlog local start",
+    )
 
 
 def tls_files() -> ClientTls:
@@ -114,8 +118,6 @@ async def connected(
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Run a command's coroutine to its end. Ctrl-C cancels it and raises KeyboardInterrupt."""
-    import uvloop
-
     try:
         check_descriptors()
     except QuorumlogError:
@@ -123,6 +125,10 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
         raise
     # A call's objects are freed without the collector, which else runs after every few calls.
     gc.set_threshold(*_GC_THRESHOLDS)
+    try:
+        import uvloop
+    except ImportError:  # An extra, and not for Windows.
+        return asyncio.run(work)
     return uvloop.run(work)
 
 
@@ -156,13 +162,15 @@ def stop_on_signals() -> Iterator[StopSignals]:
     stop = StopSignals()
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)
-    for number in signals:
-        loop.add_signal_handler(number, stop.on_signal)
+    with suppress(NotImplementedError):  # On Windows Ctrl-C cancels the program.
+        for number in signals:
+            loop.add_signal_handler(number, stop.on_signal)
     try:
         yield stop
     finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
+        with suppress(NotImplementedError):
+            for number in signals:
+                loop.remove_signal_handler(number)
 
 
 async def until(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _Result | None:

@@ -25,6 +25,11 @@ _OURS: Final = {
     *("qlog", "quorumlog", "raft", "store"),
 }
 """Packages whose modules are all there: one that is missing is a bug."""
+_EXTRA_OF: Final = {
+    **dict.fromkeys(("numpy", "pandas", "pyarrow", "pyspark"), "spark"),
+    "matplotlib": "plot",
+}
+"""The extra that brings a library which only some commands need."""
 
 
 class ExitCode(enum.IntEnum):
@@ -81,7 +86,15 @@ def explain(error: Exception) -> Explanation:
             "the work before that is done, if any; its result could not be printed",
             "look at what the command changed, and do not run it again for its output alone",
         )
-    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] not in _OURS:
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else "qlog"
+    if missing in _EXTRA_OF:
+        extra = _EXTRA_OF[missing]
+        return Explanation(
+            f"{missing} is not installed, and this command needs it",
+            f"it is of the extra {extra!r}, which is not installed by default",
+            f"pip install 'quorumlog[{extra}]'",
+        )
+    if missing not in _OURS:
         return Explanation(
             f"a library cannot be loaded: {error}",
             "the installation is broken, or a variable of the environment asks for what is not "
@@ -166,6 +179,8 @@ def take_signals() -> None:
     ignored, and undo what a parent left: with SIGCHLD ignored each child has ended with 0, and a
     blocked signal ends nothing."""
     if threading.current_thread() is not threading.main_thread():  # Others may not set it.
+        return
+    if sys.platform == "win32":  # It has Ctrl-C alone.
         return
     for number in (signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:

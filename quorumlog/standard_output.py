@@ -4,7 +4,7 @@ Owns what stands for a closed stream, the buffer below stdout, the encoding of a
 one place where text for people is escaped. Programs call it first of all.
 """
 
-import fcntl
+import errno
 import io
 import os
 import sys
@@ -73,10 +73,12 @@ def _told(stream: TextIO, *, is_stderr: bool) -> TextIO:
 def is_stdout_closed() -> bool:
     """Return whether stdout cannot take anything, its stand-in included."""
     try:
-        flags = fcntl.fcntl(sys.stdout.fileno(), fcntl.F_GETFL)
+        os.write(sys.stdout.fileno(), b"")
     except io.UnsupportedOperation:  # A stdout within this process has no descriptor.
         return False
-    return flags & os.O_ACCMODE == os.O_RDONLY
+    except OSError as error:
+        return error.errno == errno.EBADF
+    return False
 
 
 def encoded(text: str) -> bytes:
@@ -113,8 +115,9 @@ def prepare_stdout() -> None:
     middle, without an error."""
     stand_in_for_closed()
     sys.stdout = _told(sys.stdout, is_stderr=False)
-    with suppress(io.UnsupportedOperation):  # A stdout within this process has no descriptor.
-        os.set_blocking(sys.stdout.fileno(), True)
+    if os.name == "posix":
+        with suppress(io.UnsupportedOperation):  # A stdout within this process has no descriptor.
+            os.set_blocking(sys.stdout.fileno(), True)
 
 
 def prepare_stderr() -> None:

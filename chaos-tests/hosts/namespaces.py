@@ -16,10 +16,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-import psutil
 from chaos.errors import ChaosError
 
-from deploy.local_process import started_at
+from quorumlog.local_cluster import started_at
 
 COMMAND_TIMEOUT_S: Final = 20
 UNSHARE: Final = ("unshare", "--mount", "--net", "--propagation", "private", "--")
@@ -40,7 +39,7 @@ def is_stale(name: str) -> bool:
         return False
     try:
         return run_name(int(match[1])) != name
-    except psutil.NoSuchProcess:
+    except ProcessLookupError:
         return True
 
 

@@ -1,4 +1,4 @@
-"""`qlog plan`, `qlog fleet`, `qlog bench calibrate`.
+"""`qlog plan`, `qlog fleet`, `qlog cluster rebalance`, `qlog bench calibrate`.
 
 The size of a cluster for a load, how a fleet of hosts fares under faults, and what this machine
 does. The commands import `planning.capacity`, `bench` and shared parts of the command line;

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qlog import LazyCommand, LazyGroup
 from qlog.broker_groups import broker_group_option
 from qlog.cluster.node_rows import (
     SHORT_COLUMNS,
@@ -19,7 +20,6 @@ from qlog.cluster.node_rows import (
     problems,
     status_rows,
 )
-from qlog.cluster.rebalance import rebalance
 from qlog.cluster.top import interval_option, look_twice
 from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed, printed
 from qlog.connection import ask, server_option
@@ -31,7 +31,15 @@ if TYPE_CHECKING:
     from quorumlog.client import Client
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "rebalance": LazyCommand(
+            "planning.commands.rebalance:rebalance",
+            "Spread the leaders over the hosts.",
+        )
+    },
+)
 def cluster() -> None:
     """Show the nodes, move the leadership, change the members."""
 
@@ -122,9 +130,6 @@ async def transfer_leader(client: "Client", node_id: int | None, group: str) -> 
       qlog cluster transfer-leader 2 -o json
     """
     return await client.admin.transfer_leadership(node_id or 0, group=group)
-
-
-cluster.add_command(rebalance)
 
 
 @cluster.command()

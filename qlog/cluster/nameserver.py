@@ -14,6 +14,7 @@ import click
 from qlog.command_decorators import Printout, TableRows, command_with
 from qlog.connection import addresses, run, tls_files
 from qlog.output import Row
+from qlog.server_program import enter_server
 from quorumlog.command_errors import ExitCode
 from quorumlog.foreign_text import shown_json
 from quorumlog.standard_output import styled
@@ -70,6 +71,7 @@ def nameserver(file: str | None, **flags: Any) -> int:
     """
     if click.get_current_context().invoked_subcommand is not None:
         return ExitCode.OK
+    enter_server()
     from node.config.load import ConfigError
     from node.nameserver_process import load_settings, run
     from node.runtime.fail_stop import EXIT_BAD_CONFIG

@@ -187,7 +187,7 @@ def opened(path: str) -> Iterator[int]:
     if path == "-":
         yield 0
         return
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
         yield fd
     finally:

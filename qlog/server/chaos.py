@@ -1,7 +1,8 @@
 """`qlog chaos`: break a local cluster in a chosen way, and check whether it kept its promises.
 
 Owns the options and the printing. The attacks and the checkers are those of the fault-injection
-suites, which are in the source tree only (`chaos-tests/`) and are found beside `deploy`.
+suites (`chaos-tests/`), which are found beside `deploy`: in a source tree, and in the distribution
+`quorumlog-server`.
 """
 
 import asyncio
@@ -94,7 +95,7 @@ def _suite(name: str) -> "tuple[Callable[..., Any], Attack]":
     if not (root / "chaos" / "local_attack.py").exists():
         raise CliError(
             "the fault-injection suites are not here",
-            "they are in the source tree of QuorumLog, not in the installed package",
+            "they are in the source tree of QuorumLog and in the distribution quorumlog-server",
             "run qlog from a source tree: source deploy/venv",
         )
     if str(root) not in sys.path:

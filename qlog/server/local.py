@@ -106,7 +106,7 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
       qlog local start --rocketmq
       qlog local start -o json | jq -r '.[].address'
     """
-    from deploy.local import DIRECTORY_VARIABLE
+    from quorumlog.local_cluster import DIRECTORY_VARIABLE
 
     with _explained():
         cluster = _made(directory, _Given(**given))

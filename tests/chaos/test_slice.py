@@ -17,7 +17,8 @@ from chaos.scenario import SCENARIOS
 from chaos.scenarios import network
 from hosts.registry import HOST_SCENARIOS
 
-from deploy.local_process import NodeProcess, started_at
+from deploy.local_process import NodeProcess
+from quorumlog.local_cluster import started_at
 from tests import missing
 from tests.patience import wait_for
 
@@ -72,7 +73,7 @@ def test_a_killed_run_leaves_neither_nodes_nor_proxies(tmp_path: Path) -> None:
 def nodes_and(word: str, run: int) -> list[NodeProcess]:
     """Return the processes of a run, once there are three nodes and one with this word."""
     processes, kinds = [], []
-    with contextlib.suppress(psutil.NoSuchProcess):
+    with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
         for child in psutil.Process(run).children(recursive=True):
             line = " ".join(child.cmdline())
             kinds += [kind for kind in ("-m node", word) if kind in line]

@@ -12,11 +12,12 @@ import grpc
 import pytest
 from click.testing import CliRunner, Result
 
-from deploy.local import DIRECTORY_VARIABLE, LocalCluster, LocalError
+from deploy.local import LocalCluster, LocalError
 from deploy.local_process import free_ports
 from qlog import main
 from qlog.connection import SERVER_VARIABLE
 from quorumlog import sync
+from quorumlog.local_cluster import DIRECTORY_VARIABLE
 from quorumlog.pb.log_pb2 import RouteRequest
 from store.errors import StoreFullError
 from tests.loopback import host_and_port

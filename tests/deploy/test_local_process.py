@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import LocalCluster, LocalError, known_servers
-from deploy.local_process import NodeProcess, free_ports, is_free, spawn, started_at
+from deploy.local import LocalCluster, LocalError
+from deploy.local_process import NodeProcess, free_ports, is_free, spawn
 from node.config.load import load
 from node.config.settings import Settings
+from quorumlog.local_cluster import known_servers, started_at
 
 
 def test_a_process_is_detached_paused_and_ended_and_known_to_others(tmp_path: Path) -> None:
@@ -169,10 +170,10 @@ def test_a_node_that_is_not_there(tmp_path: Path) -> None:
     assert cluster.stop() == []
 
 
-def test_a_stopped_cluster_has_no_known_servers(
+def test_a_stopped_cluster_is_known_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUORUMLOG_LOCAL_DIR", str(tmp_path / "c"))
     assert known_servers() is None
-    LocalCluster.create(tmp_path / "c", 1)
-    assert known_servers() is None
+    cluster = LocalCluster.create(tmp_path / "c", 1)
+    assert known_servers() == (cluster.bootstrap, False)

@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.local_process import NodeProcess, spawn, started_at
+from deploy.local_process import NodeProcess, spawn
 from deploy.run_guard import VARIABLE
+from quorumlog.local_cluster import started_at
 from tests.patience import PATIENCE_S
 from tests.tidy.repository import ROOT
 

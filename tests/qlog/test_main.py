@@ -60,6 +60,34 @@ def test_help_imports_no_command_and_no_server_code() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_clients_need_no_server_code_and_no_unix() -> None:
+    """All of the SDK and of the commands that the distribution `quorumlog` has."""
+    program = """if True:
+        import importlib, pkgutil, sys
+        blocked = "fcntl resource uvloop bench checkers deploy node pipeline planning raft store "
+        blocked += "qlog.server qlog.rocketmq quorumlog_server"
+        sys.modules.update(dict.fromkeys(blocked.split()))
+        import quorumlog.sync, qlog
+        for package in (quorumlog, qlog):
+            for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+                if not found.name.startswith(("qlog.server.", "qlog.rocketmq")):
+                    found.name in blocked or importlib.import_module(found.name)
+        names = [name for name, lazy in qlog.COMMANDS.items() if not lazy.is_of_server]
+        assert {"produce", "consume", "topic", "cluster", "nameserver"} <= set(names)
+        qlog.main(["local", "start"])
+    """
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()) == (
+        3,
+        [
+            "error: the server of QuorumLog is not installed, and this command needs it",
+            "  why: the distribution quorumlog has the SDK and the commands of clients",
+            "  do:  pip install quorumlog-server",
+        ],
+    )
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -104,6 +132,12 @@ def test_wrong_usage_is_three_lines_and_code_2() -> None:
         (ExceptionGroup("tasks", [FULL, ValueError("late")]), "segment 3", "code store", "free it"),
         (PermissionError(13, "Permission denied", "x.log"), "x.log: Permission denied", "", ""),
         (click.FileError("x", "gone"), "", "", ""),
+        (
+            ModuleNotFoundError("No module named 'pyarrow.lib'", name="pyarrow.lib"),
+            "pyarrow is not installed",
+            "it is of the extra 'spark'",
+            "pip install 'quorumlog[spark]'",
+        ),
     ],
 )
 def test_an_error_of_a_command_is_three_lines_and_code_3(

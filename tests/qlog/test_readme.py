@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import DIRECTORY_VARIABLE, LocalCluster
+from deploy.local import LocalCluster
 from deploy.local_process import free_ports, is_free
 from qlog.connection import SERVER_VARIABLE
+from quorumlog.local_cluster import DIRECTORY_VARIABLE
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(python)?\n(.*?)^```$", README, re.M | re.S)

@@ -12,7 +12,7 @@ from planning.capacity.disks import IN_FLIGHT_SIZE_BYTES
 from planning.capacity.hosts import CLIENT_GROUP_COUNT_MAX
 from planning.capacity.traffic import MessageSizes
 from planning.commands.formats import format_sizes, sizes_of
-from qlog.cluster.rebalance import LAG_COUNT_MAX
+from planning.commands.rebalance import LAG_COUNT_MAX
 from quorumlog.cluster.broker_groups import GROUPS_MAX
 from raft.config import RaftConfig
 from store.config import StoreConfig

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local import LocalCluster
 from planning.capacity.leaders import balance
-from qlog.cluster.rebalance import SeenLeaders, appended_sizes
+from planning.commands.rebalance import SeenLeaders, appended_sizes
 from quorumlog.admin.types import ClusterStatus, GroupStatus, MemberStatus, NodeDown, NodeStatus
 from quorumlog.command_errors import CliError
 from quorumlog.pb import admin_pb2

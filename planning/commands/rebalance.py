@@ -73,12 +73,13 @@ async def rebalance(
     interval: float,
     given_hosts: tuple[tuple[str, tuple[int, ...]], ...],
 ) -> Printout:
-    """Spread the leaders over the hosts, so that none has more than 1.2 times the mean load.
+    """Spread the leaders over the hosts.
 
-    Shows the moves; --apply makes them in order, and stops at the first that fails. A
-    node may lead if it answers, is a voter with its whole log, is not draining, and is at most
-    1,000 entries behind. Nothing is moved in a cluster without a hot host. No append is lost by a
-    move; a node with another preferred_leader in its settings takes the leadership back later.
+    Shows the moves after which no host has more than 1.2 times the mean load; --apply makes them in
+    order, and stops at the first that fails. A node may lead if it answers, is a voter with its
+    whole log, is not draining, and is at most 1,000 entries behind. Nothing is moved in a cluster
+    without a hot host. No append is lost by a move; a node with another preferred_leader in its
+    settings takes the leadership back later.
 
     \b
     Keys of -o json:

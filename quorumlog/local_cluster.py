@@ -1,0 +1,78 @@
+"""Where the cluster of `qlog local` is, for programs that have no server code.
+
+Owns the directory's name, the identity of a process, and the look for a cluster that runs. What
+else is in `local.json` is `deploy.local`'s.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+DIRECTORY_VARIABLE: Final = "QUORUMLOG_LOCAL_DIR"
+STATE_FILE: Final = "local.json"
+_IS_LINUX: Final = sys.platform.startswith("linux")
+
+
+def default_directory() -> Path:
+    """Return the default directory of a person's cluster: one for all working directories.
+
+    Raises RuntimeError for a user without a home directory."""
+    return Path(os.environ.get(DIRECTORY_VARIABLE) or Path.home() / ".quorumlog" / "local")
+
+
+class LocalServers(NamedTuple):
+    """The cluster in the default directory."""
+
+    addresses: str
+    is_running: bool
+    """Whether a node of it runs."""
+
+
+def known_servers() -> LocalServers | None:
+    """Return the cluster in the default directory; None: there is none."""
+    try:
+        state = json.loads((default_directory() / STATE_FILE).read_text("utf-8"))
+        nodes = state["nodes"].values()
+        is_up = any(node["pid"] and is_running(node["pid"], node["started"]) for node in nodes)
+        return LocalServers(",".join(f"{n['host']}:{n['address_port']}" for n in nodes), is_up)
+    except (FileNotFoundError, RuntimeError):  # Without a home there is no such cluster either.
+        pass
+    except (AttributeError, ValueError, KeyError, TypeError):  # Damaged: `qlog local` says so.
+        pass
+    return None
+
+
+def is_running(pid: int, started: str) -> bool:
+    """Whether the process that started then runs, paused or not. Never true for another one."""
+    try:
+        is_same = started_at(pid) == started
+        return is_same and not (_IS_LINUX and _fields(pid)[0] == "Z")
+    except ProcessLookupError:
+        return False
+
+
+def started_at(pid: int) -> str:
+    """Return the start time of a process. Raises ProcessLookupError.
+
+    On Linux in ticks since boot, with the boot's id: the time of day may be set meanwhile.
+    """
+    if not _IS_LINUX:
+        import psutil  # Where a node runs it is there.
+
+        try:
+            return str(psutil.Process(pid).create_time())
+        except psutil.NoSuchProcess as error:
+            raise ProcessLookupError(pid) from error
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
+    return f"{boot_id}:{_fields(pid)[19]}"
+
+
+def _fields(pid: int) -> list[str]:
+    """Return the fields of a process in Linux, from its state on. Raises ProcessLookupError."""
+    try:
+        # The name in parentheses may contain any text; the fields are behind the last one.
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except FileNotFoundError as error:
+        raise ProcessLookupError(pid) from error

@@ -1,0 +1,112 @@
+"""Both wheels in clean environments outside of the checkout, on each Python that is here."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import missing
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = re.findall(
+    r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
+)[0]
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheels by the name of their distribution; sdists lie beside them."""
+    out = tmp_path_factory.mktemp("packages")
+    command = [sys.executable, "-P", "-m", "deploy.build_packages", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    assert len(list(out.glob("quorumlog*.tar.gz"))) == 2
+    return {path.name.partition("-")[0]: path for path in out.glob("*.whl")}
+
+
+def python(version: str) -> str:
+    """Return a Python of this version, from PATH or of pyenv."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = map(str, pyenv.glob(f"{version}.*/bin/python{version}"))
+    for candidate in (shutil.which(f"python{version}"), *found):
+        command = [candidate or "false", "-c", "import venv"]
+        if subprocess.run(command, check=False, capture_output=True).returncode == 0:
+            return command[0]
+    return missing.program(f"there is no Python {version}")
+
+
+class Installed:
+    """An environment, and a directory of an application that has names of ours on its path."""
+
+    def __init__(self, base: str, directory: Path) -> None:
+        self.bin, self.app = directory / "venv" / "bin", directory / "app"
+        subprocess.run([base, "-m", "venv", str(self.bin.parent)], check=True)
+        (self.app / "deploy").mkdir(parents=True)
+        for name in ("store.py", "node.py", "deploy/__init__.py"):
+            (self.app / name).write_text("raise SystemExit('a module of the application')\n")
+        paths = {"QUORUMLOG_LOCAL_DIR": str(directory / "cluster"), "PYTHONPATH": str(self.app)}
+        self.environment = {**os.environ, **paths}
+
+    def run(self, name: str, *words: str, code: int = 0) -> str:
+        """Run a program of the environment; return its stdout, or stderr if it has to fail."""
+        done = subprocess.run(
+            [str(self.bin / name), *words],
+            cwd=self.app,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stderr if code else done.stdout
+
+    def install(self, wheel: Path) -> None:
+        try:
+            self.run("pip", "install", "-q", str(wheel))
+        except AssertionError as error:
+            missing.foreign(f"pip cannot install {wheel.name}: {error}")
+
+
+@pytest.fixture(params=["3.11", "3.12", "3.13", "3.14"])
+def installed(
+    request: pytest.FixtureRequest, wheels: dict[str, Path], tmp_path: Path
+) -> Iterator[Installed]:
+    """With the distribution of clients; nodes that the test starts end with it."""
+    here = Installed(python(request.param), tmp_path)
+    here.install(wheels["quorumlog"])
+    yield here
+    if (tmp_path / "cluster").exists():
+        here.run("qlog", "local", "stop")
+
+
+def test_the_wheels_are_a_client_and_then_a_cluster(
+    installed: Installed, wheels: dict[str, Path]
+) -> None:
+    help_text = installed.run("qlog", "--help")
+    lines = installed.run("qlog", "local", "start", code=3).splitlines()
+    assert lines[0] == "error: the server of QuorumLog is not installed, and this command needs it"
+    assert [len(lines), lines[2]] == [3, "  do:  pip install quorumlog-server"]
+    shell = ("_QLOG_COMPLETE=bash_complete", "COMP_WORDS=qlog lo", "COMP_CWORD=1")
+    assert installed.run("/usr/bin/env", *shell, str(installed.bin / "qlog")) == "plain,local\n"
+
+    installed.install(wheels["quorumlog_server"])
+    assert installed.run("qlog", "--help") == help_text
+    nodes = json.loads(installed.run("qlog", "local", "start", "-o", "json"))
+    assert len(nodes) == 3
+    servers = ",".join(node["address"] for node in nodes)
+    program = installed.app / "program.py"
+    for topic in ("pies", "tarts"):
+        program.write_text(PROGRAM.replace("127.0.0.1:8081", servers).replace("pies", topic))
+        assert "order-17 b'one pie'" in installed.run("python", str(program))
+        assert "topic" in installed.run("qlog", "topic", "describe", topic)  # By local.json.
+        if topic == "pies":
+            installed.run("qlog", "local", "kill", "--leader")
+    for name in ("node", "store", "deploy"):
+        said = installed.run("python", "-PE", "-c", f"import {name}", code=1)
+        assert f"No module named '{name}'" in said
