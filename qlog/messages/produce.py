@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 # Deadlines run while messages wait in the buffer: a small one is emptied in seconds.
 _BUFFER_SIZE_BYTES_MAX = 4 << 20
 _TIMEOUT_MS = 30_000
+_DURABILITIES = {
+    "quorum_disk": "synced on a quorum",
+    "quorum_memory": "in memory on a quorum",
+    "leader_disk": "synced on one node",
+    "copies_disk": "synced on the copies of the group",
+}
 COMPRESSIONS = ("zlib", "lz4", "zstd")
 """The client's names, written out: importing the client is slow, and help needs only these."""
 
@@ -267,6 +273,10 @@ async def _produce(job: Job, server: str | None, output: Format) -> int:
     is_complete = is_complete and tally.acked_count == tally.taken_count
     is_stopped = stop.requested.is_set() and not is_complete
     row = tally.row(topic=job.topic, source=job.source, seconds=seconds, is_complete=is_complete)
+    if output is Format.TABLE:
+        levels = row["durability"].items()
+        texts = [f"{count} {_DURABILITIES.get(level, level)}" for level, count in levels]
+        row |= {"durability": ", ".join(texts) or None}
     print_record(row, output)
     return _verdict(tally, reading_error, is_stopped=is_stopped)
 

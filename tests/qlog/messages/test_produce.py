@@ -86,7 +86,8 @@ def test_json_lines_can_be_produced_again(qlog: Qlog, tmp_path: Path, topic: str
 def test_raw_and_options_for_all_messages(qlog: Qlog, tmp_path: Path, topic: str) -> None:
     data = bytes(range(256)) * 100
     path = write(tmp_path, data)
-    qlog("produce", topic, "--format", "raw", "--tag", "all", "--queue", 0, "--file", path)
+    send = ("produce", topic, "--format", "raw", "--tag", "all", "--queue", 0, "--file", path)
+    assert "  1 synced on a quorum\n" in qlog(*send).stdout
     assert qlog("consume", topic, "--until", "end", "-o", "raw").stdout_bytes == data
     assert qlog.json("consume", topic, "--until", "end")[0]["tag"] == "all"
 
