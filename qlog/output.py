@@ -57,7 +57,7 @@ output_option = click.option(
     default=Format.TABLE.value,
     show_default=True,
     callback=_format,
-    help="How to print the result; a table is folded to the terminal, wide is not.",
+    help="How to print it; wide folds no table.",
 )
 """Decorates a command with `-o`; it arrives as the argument `output`, a Format."""
 
@@ -115,7 +115,7 @@ def print_text(text: str, head: str = "") -> None:
     """Print a text behind its head, as a part of a table: on a terminal it is folded at words."""
     width = line_width()
     room = None if width is None else max(width - len(head), _ROOM_MIN)
-    for line in _wrapped(text, room):
+    for line in wrapped(text, room):
         click.echo((head + line).rstrip())
         head = " " * len(head)
 
@@ -233,8 +233,8 @@ def _part(
     rows += enumerate(zip(*(cells[column] for column in columns), strict=True))
     lines = []
     for number, texts in rows:
-        wrapped = [_wrapped(text, widths[c]) for c, text in zip(columns, texts, strict=True)]
-        for line in zip_longest(*wrapped, fillvalue=""):
+        folded = [wrapped(text, widths[c]) for c, text in zip(columns, texts, strict=True)]
+        for line in zip_longest(*folded, fillvalue=""):
             padded = []
             for column, text in zip(columns, line, strict=True):
                 pad = " " * (widths[column] - _width(text))
@@ -243,7 +243,8 @@ def _part(
     return lines
 
 
-def _wrapped(text: str, room: int | None) -> list[str]:
+def wrapped(text: str, room: int | None) -> list[str]:
+    """Return a text as lines of at most `room` columns, without a limit as one."""
     if room is None or _width(text) <= room:
         return [text]
     lines = [""]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from qlog.output import Format, output_option, print_rows
-from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.command_errors import CliError, ExitCode, exit_code_of
 from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
-    from deploy.local import LocalCluster
+    from deploy.local import LocalCluster, LocalError
 
 _STATE_COLUMNS = (
     "node_id", "group", "state", "role", "is_ready", "term", "leader_id", "commit_index",
@@ -144,7 +144,8 @@ def kill(directory: str | None, node: int | None, leader: bool, group: str | Non
         if node is None:
             if group is not None and group not in cluster.groups:
                 names = ", ".join(cluster.groups)
-                raise CliError(f"there is no group {group!r}", f"there are {names}", "name one")
+                what = f"there is no group {group!r}"
+                raise CliError(what, f"there are {names}", "name one", ExitCode.NOT_FOUND)
             node = cluster.leader_id(group)
             if not node:
                 raise CliError("no node leads", "there is no quorum", "see qlog local status")
@@ -264,7 +265,13 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except LocalError as error:
-        raise CliError(error.what, f"code {error.code}", error.do) from error
+        raise cli_error(error) from error
+
+
+def cli_error(error: "LocalError") -> CliError:
+    """Return an error of a local cluster as three lines."""
+    code = exit_code_of(error.code, is_retryable=False, is_unknown=False)
+    return CliError(error.what, error.why, error.do, code, error.code)
 
 
 @contextmanager
