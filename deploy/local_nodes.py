@@ -53,8 +53,30 @@ class LocalError(Exception):
         super().__init__(code, what, do)
         self.code, self.what, self.do = code, what, do
 
+    @property
+    def why(self) -> str:
+        """The cause in words."""
+        return _CAUSES[self.code]
+
     def __str__(self) -> str:
         return f"{self.what}; {self.do}"
+
+
+_CAUSES: Final = {
+    "local.bad_count": "a local cluster has few nodes, and each group as many as the others",
+    "local.bad_directory": "the nodes cannot keep their files there",
+    "local.bad_port": "each node needs four ports in a row, and other ports are not free to choose",
+    "local.damaged": "another program wrote the file, or the disk lost a part of it",
+    "local.died": "the process of the node has ended, and its log says why",
+    "local.exists": "a directory holds one cluster",
+    "local.no_home": "the default directory is in the home directory",
+    "local.no_node": "the cluster was made without that node",
+    "local.no_room": "the disk has less free space than a node needs",
+    "local.none": "'qlog local start' has made none there",
+    "local.not_ready": "a node is ready when it has a leader and has caught up with it",
+    "local.other_host": "this machine starts and ends the nodes of its own only",
+    "local.port_taken": "a node needs its own ports",
+}
 
 
 @dataclass(frozen=True, slots=True)

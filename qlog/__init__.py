@@ -101,6 +101,7 @@ COMMANDS = {
             "qlog.messages.dlq:dlq",
             "Show the dead letters of a consumer group, and send them again.",
         ),
+        ("qlog.explain:explain", "Say what an error code means."),
         (
             "planning.commands.fleet:fleet",
             "Simulate a fleet of hosts with many groups as hosts and zones fail: numbers only, no "
@@ -216,7 +217,7 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             return ExitCode.BROKEN_PIPE
         except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.
-            return report(error)
+            return report(error, sys.argv[1:] if args is None else args)
         # Click hands ctx.exit(code) back as a result too, so an int is always an exit code.
         return result if isinstance(result, int) else ExitCode.OK
 
@@ -264,8 +265,13 @@ def main(transport: str) -> None:
       0    done, and nothing is wrong
       1    done, and it found something: damage, a node that is down, no message
       2    the command line makes no sense; nothing was done
-      3    the operation failed; stderr says what, why and what to do
+      3    it failed, as when no node can be reached; stderr says what, why and what to do
            (stdout cannot be written: the work before that is done, do not repeat it)
+      4    not found: there is no such topic, group, message or node
+      5    refused by the cluster, and it would refuse the same again
+      6    time ran out, and nothing was done
+      7    the outcome is unknown: it may have been done
       130  Ctrl-C, SIGTERM, or the terminal was closed
       141  the reader of the output went away
+    With -o json an error is one JSON document on stderr: code, what, why, do, exit_code.
     """

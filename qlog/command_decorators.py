@@ -14,7 +14,7 @@ import click
 
 from qlog.broker_groups import shown_columns, shown_rows
 from qlog.connection import ask, confirm, server_option
-from qlog.output import Format, Row, output_option, print_record, print_rows
+from qlog.output import Format, Row, output_option, print_record, print_rows, print_text
 from quorumlog.command_errors import ExitCode
 from quorumlog.foreign_text import shown
 
@@ -64,7 +64,7 @@ def printed(function: Callable[..., object]) -> _Command:
     def command(output: Format, **options: Any) -> int:
         result = function(**options)
         printout = result if isinstance(result, Printout) else Printout(result)
-        _print(printout, keys_of(function.__doc__ or ""), output)
+        print_printout(printout, keys_of(function.__doc__ or ""), output)
         return printout.exit_code
 
     return command
@@ -129,7 +129,8 @@ def keys_of(help_text: str) -> dict[str, list[str]]:
     return keys
 
 
-def _print(printout: Printout, keys: Mapping[str, Sequence[str]], output: Format) -> None:
+def print_printout(printout: Printout, keys: Mapping[str, Sequence[str]], output: Format) -> None:
+    """Print the result of a command whose help names `keys`, as `keys_of` returns them."""
     is_table = output is Format.TABLE
     parts = printout.table if is_table else ()
     if not parts:
@@ -142,7 +143,7 @@ def _print(printout: Printout, keys: Mapping[str, Sequence[str]], output: Format
         else:
             print_record(part, output)
     for line in printout.lines if is_table else ():
-        click.echo(shown(line))
+        print_text(shown(line))
 
 
 def _print_value(printout: Printout, keys: Mapping[str, Sequence[str]], output: Format) -> None:

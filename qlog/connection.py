@@ -19,7 +19,7 @@ import click
 from qlog.transport import transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls
-from quorumlog.command_errors import CliError
+from quorumlog.command_errors import CliError, ExitCode, nearest
 from quorumlog.errors import QuorumlogError
 from quorumlog.local_cluster import default_directory, known_servers
 
@@ -69,6 +69,7 @@ def addresses(server: str | None) -> str:
                 f"{one.strip()!r} is no address of a server",
                 f"--server and {SERVER_VARIABLE} take HOST:PORT, several with commas between",
                 f"for example --server {DEFAULT_SERVER}",
+                ExitCode.USAGE,
             )
     return ",".join(one.strip() for one in server.split(","))
 
@@ -103,7 +104,8 @@ def tls_files() -> ClientTls:
 async def connected(
     server: str | None, *, timeout_ms: int = _CALL_TIMEOUT_MS
 ) -> "AsyncIterator[Client]":
-    """Yield a client of the cluster for one command."""
+    """Yield a client of the cluster for one command. Its errors about a topic or a consumer group
+    that does not exist propose near names."""
     import quorumlog
 
     async with quorumlog.connect(
@@ -113,7 +115,24 @@ async def connected(
         credentials=tls_files().credentials(),
         transport=transport(),
     ) as client:
-        yield client
+        try:
+            yield client
+        except QuorumlogError as error:
+            await propose(client, error)
+            raise
+
+
+async def propose(client: "Client", error: QuorumlogError) -> None:
+    """Add to an error that a topic or a consumer group does not exist which name is near it."""
+    names: list[str] = []
+    with suppress(QuorumlogError):
+        if error.code == "node.unknown_topic":
+            names = [info.topic for info in await client.admin.list_topics()]
+        elif error.code == "node.unknown_group":
+            names = [info.group for info in await client.admin.list_groups()]
+    given = click.get_current_context().params.values() if names else ()
+    for name in (text for text in given if isinstance(text, str) and repr(text) in str(error)):
+        error.proposal = nearest(name, names)
 
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:

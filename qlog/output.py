@@ -1,8 +1,9 @@
-"""Printing of results: `-o table|json|jsonl`.
+"""Printing of results: `-o table|wide|json|jsonl`.
 
-Owns the three formats. Only results go to stdout, so that a pipe gets clean data. A table is drawn
-by rich on a terminal and is plain aligned text elsewhere. JSON is one document with the keys in the
-order given, the same keys for every row.
+Owns the formats. Only results go to stdout, so that a pipe gets clean data. A table is aligned
+text. On a terminal one that is wider is folded, and nothing of it is cut; in a pipe and with
+`-o wide` a row is one line. JSON is one document with the keys in the order given, the same keys
+for every row.
 """
 
 import dataclasses
@@ -10,44 +11,53 @@ import enum
 import json
 import math
 import os
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Final
 
 import click
 
 from quorumlog.command_errors import CliError
 from quorumlog.foreign_text import shown, shown_json
-from quorumlog.standard_output import is_stdout_closed, styled
+from quorumlog.standard_output import is_stdout_closed
 
 Row = Mapping[str, object]
+_WIDE: Final = "wide"
+_GAP: Final = "  "
+_ROOM_MIN: Final = 16
+"""Columns in which a text of several words is wrapped beside others; with less it goes below."""
 
 
 class Format(enum.StrEnum):
-    """The values of `-o`."""
+    """The values of `-o`; `wide` is a table that is not folded."""
 
     TABLE = "table"
     JSON = "json"
     JSONL = "jsonl"
 
 
-def _format(_context: click.Context, _parameter: click.Parameter, value: str) -> Format:
+def _format(context: click.Context, _parameter: click.Parameter, value: str) -> Format:
     if is_stdout_closed():  # Before the work whose result it would take.
         raise CliError(
             "stdout is closed, and the result would be lost",
             "nothing was done",
             "start it with that stream; >/dev/null stands for none",
         )
-    return Format(value)
+    context.meta[_WIDE] = value == _WIDE
+    return Format.TABLE if value == _WIDE else Format(value)
 
 
 output_option = click.option(
     "-o",
     "--output",
-    type=click.Choice([f.value for f in Format]),
+    type=click.Choice(["table", _WIDE, "json", "jsonl"]),
     default=Format.TABLE.value,
     show_default=True,
     callback=_format,
-    help="How to print the result.",
+    help="How to print it; wide folds no table.",
 )
 """Decorates a command with `-o`; it arrives as the argument `output`, a Format."""
 
@@ -63,7 +73,11 @@ def print_rows(rows: Sequence[Row], output: Format, *, columns: Sequence[str]) -
     complete = [{column: row.get(column) for column in columns} for row in rows]
     match output:
         case Format.TABLE:
-            _print_table(complete, columns)
+            for number, part in enumerate(table_parts(complete, columns, line_width())):
+                if number:
+                    click.echo()
+                for line, _ in part:
+                    click.echo(line)
         case Format.JSON:
             click.echo(to_json(complete, indent=2))
         case Format.JSONL:
@@ -88,13 +102,30 @@ def print_record(record: Row, output: Format) -> None:
     single = {key: value for key, value in record.items() if not _is_row_list(value)}
     width = max((len(key) for key in single), default=0)
     for key, value in single.items():
-        click.echo(f"{key.ljust(width)}  {cell(value)}".rstrip())
+        print_text(cell(value), key.ljust(width) + _GAP)
     for key, value in record.items():
         if _is_row_list(value):
             assert isinstance(value, list | tuple)
             columns = list(dict.fromkeys(column for row in value for column in row))
             click.echo(f"\n{key}")
             print_rows(value, Format.TABLE, columns=columns)
+
+
+def print_text(text: str, head: str = "") -> None:
+    """Print a text behind its head, as a part of a table: on a terminal it is folded at words."""
+    width = line_width()
+    room = None if width is None else max(width - len(head), _ROOM_MIN)
+    for line in wrapped(text, room):
+        click.echo((head + line).rstrip())
+        head = " " * len(head)
+
+
+def line_width() -> int | None:
+    """Return the columns of the terminal that stdout is; None where a line may be of any length."""
+    context = click.get_current_context(silent=True)
+    if not sys.stdout.isatty() or (context is not None and context.meta.get(_WIDE)):
+        return None
+    return shutil.get_terminal_size().columns
 
 
 def to_json(value: object, indent: int | None = None) -> str:
@@ -146,39 +177,101 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
-    # A column of numbers is aligned right.
-    right = {c for c in columns if rows and all(_is_number(r[c]) or r[c] is None for r in rows)}
-    cells = [[cell(row[column]) for column in columns] for row in rows]
-    if sys.stdout.isatty():
-        _print_rich(cells, columns, right)
-        return
-    widths = [
-        max(len(column), *(len(line[i]) for line in cells)) if cells else len(column)
-        for i, column in enumerate(columns)
-    ]
-    for line in [list(columns), *cells]:
-        padded = [
-            text.rjust(width) if column in right else text.ljust(width)
-            for text, width, column in zip(line, widths, columns, strict=True)
-        ]
-        click.echo("  ".join(padded).rstrip())
+def table_parts(
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    width: int | None,
+    *,
+    right: Collection[str] | None = None,
+) -> list[list[tuple[str, int | None]]]:
+    """Return a table as parts of at most `width` columns, which stand below each other.
+
+    A part is its lines, each with the number of its row; the head has None. A table that is too
+    wide loses the columns without any value. Then it is folded: each part begins with the columns
+    that tell the rows apart. A text that has no room is wrapped at words, and within one only if
+    that has no line for itself. `right` are the columns that are aligned right: by default those
+    of numbers.
+    """
+    if right is None:
+        right = {c for c in columns if rows and all(_is_number(r[c]) or r[c] is None for r in rows)}
+    cells = {column: [cell(row[column]) for row in rows] for column in columns}
+    widths = {c: max(map(_width, [c, *texts])) for c, texts in cells.items()}
+    if width is None or _sum(widths.values()) <= width:
+        return [_part(cells, widths, columns, right)]
+    chosen = [c for c in columns if not rows or any(text not in ("", "-") for text in cells[c])]
+    keys = _keys(cells, chosen, len(rows))
+    while keys and _sum(widths[c] for c in keys) > width // 2:
+        keys.pop()
+    parts, part = [], list(keys)
+    for column in chosen[len(keys) :]:
+        room = width - _sum(widths[c] for c in part) - (len(_GAP) if part else 0)
+        longest = max(map(_width, " ".join([column, *cells[column]]).split()))
+        if widths[column] > room and max(longest, _ROOM_MIN) > room and len(part) > len(keys):
+            parts.append(part)
+            part = list(keys)
+            room = width - _sum(widths[c] for c in part) - (len(_GAP) if part else 0)
+        widths[column] = min(widths[column], room)
+        part.append(column)
+    return [_part(cells, widths, one, right) for one in [*parts, part]]
 
 
-def _print_rich(cells: Sequence[Sequence[str]], columns: Sequence[str], right: set[str]) -> None:
-    # Imported here: rich costs a good part of the time a short command takes.
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _keys(cells: Mapping[str, Sequence[str]], columns: Sequence[str], count: int) -> list[str]:
+    """Return the first columns that no two rows have the same texts in; one if all differ."""
+    for number in range(1, len(columns)):
+        if len(set(zip(*(cells[c] for c in columns[:number]), strict=True))) == count:
+            return list(columns[:number])
+    return list(columns[:1])
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(Text(column), justify="right" if column in right else "left")
-    for line in cells:
-        # Text, because rich would read brackets in data as its own markup.
-        table.add_row(*(Text(text) for text in line))
-    Console(file=styled(sys.stdout)).print(table)
+
+def _part(
+    cells: Mapping[str, Sequence[str]],
+    widths: Mapping[str, int],
+    columns: Sequence[str],
+    right: Collection[str],
+) -> list[tuple[str, int | None]]:
+    rows: list[tuple[int | None, Sequence[str]]] = [(None, columns)]
+    rows += enumerate(zip(*(cells[column] for column in columns), strict=True))
+    lines = []
+    for number, texts in rows:
+        folded = [wrapped(text, widths[c]) for c, text in zip(columns, texts, strict=True)]
+        for line in zip_longest(*folded, fillvalue=""):
+            padded = []
+            for column, text in zip(columns, line, strict=True):
+                pad = " " * (widths[column] - _width(text))
+                padded.append(pad + text if column in right else text + pad)
+            lines.append((_GAP.join(padded).rstrip(), number))
+    return lines
+
+
+def wrapped(text: str, room: int | None) -> list[str]:
+    """Return a text as lines of at most `room` columns, without a limit as one."""
+    if room is None or _width(text) <= room:
+        return [text]
+    lines = [""]
+    for word in text.split(" "):
+        line = f"{lines[-1]} {word}" if lines[-1] else word
+        if _width(line) <= room:
+            lines[-1] = line
+            continue
+        lines.append(word)
+        while _width(lines[-1]) > room:
+            cut = room if word.isascii() else max(room // 2, 1)
+            lines[-1:] = [lines[-1][:cut], lines[-1][cut:]]
+    return [line for line in lines if line]
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        2 if unicodedata.east_asian_width(c) in "WF" else not unicodedata.combining(c) for c in text
+    )
+
+
+def _sum(widths: Iterable[int]) -> int:
+    widths = list(widths)
+    return sum(widths) + len(_GAP) * max(len(widths) - 1, 0)
 
 
 def _is_row_list(value: object) -> bool:

@@ -7,17 +7,21 @@ Raft and of a node are recognised by the attributes that all of them carry (`cod
 
 import enum
 import errno
+import json
+import re
 import signal
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from types import FrameType
 from typing import Final
 
 import click
 
-from quorumlog.foreign_text import shown
+from quorumlog.foreign_text import shown, shown_json
 from quorumlog.standard_output import UnprintableError
 
 _OURS: Final = {
@@ -38,7 +42,11 @@ class ExitCode(enum.IntEnum):
     OK = 0
     FINDINGS = 1  # The work was done, with a bad result: damage, a failed verdict.
     USAGE = 2  # The command line makes no sense; nothing was done.
-    FAILED = 3  # The operation could not be done, or broke off.
+    FAILED = 3  # The operation could not be done, or broke off; none of the following is known.
+    NOT_FOUND = 4  # The cluster has no such topic, group, message or node.
+    REFUSED = 5  # The cluster refused it, and will refuse the same again.
+    TIMEOUT = 6  # Time ran out, and nothing was done.
+    UNKNOWN = 7  # The effect is unknown: it may have been done.
     INTERRUPTED = 130  # Ctrl-C; 128 + SIGINT, as shells count.
     BROKEN_PIPE = 141  # The reader of stdout went away; 128 + SIGPIPE.
 
@@ -51,17 +59,32 @@ class Explanation:
     why: str
     do: str
     exit_code: ExitCode = ExitCode.FAILED
+    code: str = ""
+    """Of the error, for `qlog explain`; empty: it has none."""
 
     def __str__(self) -> str:
-        return f"error: {shown(self.what)}\n  why: {shown(self.why)}\n  do:  {shown(self.do)}"
+        why = f"{self.why} (code {self.code})" if self.code else self.why
+        return f"error: {shown(self.what)}\n  why: {shown(why)}\n  do:  {shown(self.do)}"
+
+    def json(self, indent: int | None) -> str:
+        """Return it as one document, with the names of the attributes as keys."""
+        document = {"code": None} | {k: v for k, v in asdict(self).items() if v != ""}
+        return shown_json(json.dumps(document, indent=indent, ensure_ascii=False))
 
 
 class CliError(Exception):
     """A command cannot go on. Raise it with the three lines for the user."""
 
-    def __init__(self, what: str, why: str, do: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
-        super().__init__(what, why, do, exit_code)
-        self.explanation = Explanation(what, why, do, exit_code)
+    def __init__(
+        self,
+        what: str,
+        why: str,
+        do: str,
+        exit_code: ExitCode = ExitCode.FAILED,
+        code: str = "",
+    ) -> None:
+        super().__init__(what, why, do, exit_code, code)
+        self.explanation = Explanation(what, why, do, exit_code, code)
 
     def __str__(self) -> str:
         return str(self.explanation)
@@ -117,7 +140,7 @@ def explain(error: Exception) -> Explanation:
         return Explanation(
             str(error.filename or "a system call") + f": {error.strerror or error}",
             f"the operating system refused ({type(error).__name__})",
-            "check the path, its permissions and the free space, then run it again",
+            _REMEDIES.get(error.errno or 0, "look at the path and its disk, then run it again"),
         )
     return Explanation(
         f"{type(error).__name__}: {error}",
@@ -126,17 +149,26 @@ def explain(error: Exception) -> Explanation:
     )
 
 
-def report(error: Exception) -> ExitCode:
-    """Print an error to stderr, with a traceback if it is a bug, and return its exit code."""
+def report(error: Exception, arguments: Sequence[str] = ()) -> ExitCode:
+    """Print an error to stderr, with a traceback if it is a bug, and return its exit code.
+
+    Where the arguments of the command have `-o json` or `-o jsonl`, it is one JSON document.
+    """
     if isinstance(error, click.Abort):
         click.echo("interrupted", err=True)
         return ExitCode.INTERRUPTED
     explanation = explain(error)
     error = _first(error)
+    form = re.search(r"(?:^|\n)(?:-o|--output)[=\n]?(jsonl?)(?:\n|$)", "\n".join(arguments))
     foreseen = isinstance(error, CliError | click.ClickException | OSError | ImportError)
     if not foreseen and not isinstance(getattr(error, "code", None), str):
-        traceback.print_exception(error)
-    click.echo(str(explanation), file=sys.stderr)
+        trace = "".join(traceback.format_exception(error))
+        if form:
+            explanation = replace(explanation, why=f"{explanation.why}\n{trace}")
+        else:
+            click.echo(trace, err=True, nl=False)
+    indent = 2 if form and form[1] == "json" else None
+    click.echo(explanation.json(indent) if form else str(explanation), file=sys.stderr)
     return explanation.exit_code
 
 
@@ -151,27 +183,83 @@ def _explain_usage(error: click.UsageError) -> Explanation:
     if error.ctx is None:
         return Explanation(error.format_message(), "wrong usage", "see qlog --help", ExitCode.USAGE)
     usage = " ".join(error.ctx.get_usage().split()).removeprefix("Usage: ")
-    return Explanation(
-        error.format_message(),
-        f"the usage is: {usage}",
-        f"see {error.ctx.command_path} --help",
-        ExitCode.USAGE,
-    )
+    do = f"see {error.ctx.command_path} --help"
+    is_option = isinstance(error, click.NoSuchOption)
+    wrong = re.fullmatch("No such (?:option|command) '?(.+?)'?[.]?", error.message)
+    if wrong is not None:
+        command = error.ctx.command
+        options = [name for param in command.params for name in param.opts + param.secondary_opts]
+        names = command.list_commands(error.ctx) if isinstance(command, click.Group) else []
+        do = nearest(wrong[1], options if is_option else names) + do
+    # Click has its own proposals in the formatted message, of names that are loaded already.
+    what = error.message if wrong is not None else error.format_message()
+    return Explanation(what, f"the usage is: {usage}", do, ExitCode.USAGE)
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Return the beginning of a remedy that proposes the names that are near one; "" if none is."""
+    near = get_close_matches(name, names)
+    return f"did you mean {' or '.join(map(repr, near))}? else " if near else ""
 
 
 def _explain_coded(error: Exception) -> Explanation:
     """Split the text of an error of ours, which is "what, with numbers; what to do" in one line."""
     what, _, do = str(error).rpartition("; ")
-    outcome = getattr(error, "outcome", None)
-    why = f"code {getattr(error, 'code', '')}"
-    if outcome is not None:
-        why += f", outcome {getattr(outcome, 'value', outcome)}"
+    code, outcome = str(getattr(error, "code", "")), getattr(error, "outcome", None)
+    outcome = getattr(outcome, "value", outcome)
+    is_retryable = getattr(error, "retryable", False)
     if not what:
-        what, do = (
-            do,
-            "run it again" if getattr(error, "retryable", False) else "see docs/errors.md",
-        )
-    return Explanation(what, why, do)
+        what, do = do, "run it again" if is_retryable else f"see qlog explain {code}"
+    return Explanation(
+        what,
+        _cause(code, error) + (", and the effect is unknown" if outcome == "unknown" else ""),
+        getattr(error, "proposal", "") + do,
+        exit_code_of(code, is_retryable=is_retryable, is_unknown=outcome == "unknown"),
+        code,
+    )
+
+
+def _cause(code: str, error: Exception) -> str:
+    """Return the first sentence about a code as the end of a sentence."""
+    from quorumlog.error_codes import CODES
+
+    text = CODES[code][-1] if code in CODES else " ".join((type(error).__doc__ or "").split())
+    sentence = re.split(r"[.] |[.]$", text.replace("`", ""))[0]
+    word = sentence.partition(" ")[0]
+    is_plain = word[1:].islower() or len(word) == 1
+    return sentence[:1].lower() + sentence[1:] if is_plain else sentence
+
+
+def exit_code_of(code: str, *, is_retryable: bool, is_unknown: bool) -> ExitCode:
+    """Return the exit code for an error with this code."""
+    from quorumlog.error_codes import CODES
+
+    layer, _, word = code.rpartition(".")
+    if is_unknown:
+        return ExitCode.UNKNOWN
+    if word in _NOT_FOUND:
+        return ExitCode.NOT_FOUND
+    if word in ("deadline", "request_slow") or word.endswith("timeout"):
+        return ExitCode.TIMEOUT
+    is_refused = code in CODES and layer != "store" and not is_retryable
+    is_refused = is_refused or word in _REFUSED or word.startswith("bad_")
+    return ExitCode.REFUSED if is_refused else ExitCode.FAILED
+
+
+_NOT_FOUND: Final = {
+    *("unknown_topic", "unknown_group", "unknown_queue", "unknown_member", "unknown_transaction"),
+    *("not_found", "message_not_found", "value_not_found", "no_such_offset", "none", "no_node"),
+}
+_REFUSED: Final = {"wrong_type", "too_large", "limit_exceeded", "record_format"}
+"""Of these words of codes, those of the client and the store are about what a call hands in."""
+_REMEDIES: Final = {
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path",
+    errno.EISDIR: "name a file",
+    errno.EACCES: "check the permissions of the path, and the user that runs it",
+    errno.EPERM: "check the permissions of the path, and the user that runs it",
+    errno.ENOSPC: "free space on that disk, then run it again",
+}
 
 
 def take_signals() -> None:

@@ -32,12 +32,13 @@ class QuorumlogError(Exception):
     `outcome` what is known about its effect. `leader_id` (0: unknown) and `leader_address` are the
     node's hint, `retry_after_ms` its advice. `attempts` counts the attempts of the call.
     `faulty_records` are the messages with this fault in a batch that was refused as a whole, by
-    number from 0; empty where that is not known.
+    number from 0; empty where that is not known. `proposal` begins the remedy on a command line.
     """
 
     code: str = "client.error"
     retryable: bool = False
     outcome: Outcome = Outcome.NOT_APPLIED
+    proposal: str = ""
 
     def __init__(
         self,
@@ -132,7 +133,8 @@ class ProducerFencedError(QuorumlogError):
 
 
 class InvalidRequestError(QuorumlogError, ValueError):
-    """An argument is wrong, here (`client.bad_...`) or to the node. The call had no effect."""
+    """An argument of the call is wrong. The client found it (`client.bad_...`), or the node. The
+    call had no effect."""
 
     code = "client.bad_argument"
 

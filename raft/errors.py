@@ -87,6 +87,7 @@ class ChangeInvalidError(ChangeRefusedError):
     """A membership change does not apply to the members that there are. Nothing was appended."""
 
     code, retryable = "raft.change_invalid", False
+    text = "change of node {node} refused: {reason}; look at the list of members first"
 
 
 class TransferRefusedError(RaftError):

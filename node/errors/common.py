@@ -348,10 +348,10 @@ class ProducerFencedError(NodeError):
 
 
 class UnknownTopicError(NodeError):
-    """The node that was asked has no such topic."""
+    """The cluster has no such topic: it was never created, or is deleted."""
 
     code, status = "node.unknown_topic", "NOT_FOUND"
-    text = "topic {topic!r} does not exist; run 'qlog topic create {topic}'"
+    text = "topic {topic!r} does not exist; check the name, or run 'qlog topic create {topic}'"
     topic: str
 
 
@@ -415,7 +415,7 @@ class UnknownGroupError(NodeError):
     """No offset was ever committed for this group, and the group has no member."""
 
     code, status = "node.unknown_group", "NOT_FOUND"
-    text = "group {group!r} does not exist; its first commit creates it"
+    text = "group {group!r} does not exist; check the name: 'qlog group list' has all"
     group: str
 
 

@@ -48,7 +48,7 @@ def audit(directories: tuple[str, ...], master: str | None) -> Printout:
       qlog pipeline audit node-1/data node-2/data node-3/data
       qlog pipeline audit /backup/* --master spark://spark:7077 -o json | jq .findings
 
-    Ends with 0 when all are clean, 1 when something was found, 3 when it could not be done.
+    Ends with 0 when all are clean, 1 when something was found, 3 to 7 when it could not be done.
     """
     from pipeline.session import check_available, spark_session
 

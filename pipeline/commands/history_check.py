@@ -33,7 +33,7 @@ def history_check(directories: tuple[str, ...], master: str | None) -> Printout:
       qlog pipeline history-check out/kill-leader
       qlog pipeline history-check client-*/ --master spark://spark:7077 -o json
 
-    Ends with 0 when nothing is wrong, 1 when a rule is broken, 3 when it could not be done.
+    Ends with 0 when nothing is wrong, 1 when a rule is broken, 3 to 7 when it could not be done.
     """
     from pipeline.session import check_available, spark_session
 

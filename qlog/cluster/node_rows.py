@@ -18,8 +18,8 @@ STATUS_COLUMNS = (
     "disk_used_ratio", "is_draining", "loss_from_index", "uptime_ms", "version", "pid", "detail",
 )  # fmt: skip
 SHORT_COLUMNS = (
-    "group", "node_id", "address", "role", "term", "last_index", "commit_index", "applied_index",
-    "lag_count", "standing", "flush", "disk_state", "detail",
+    "group", "node_id", "address", "role", "standing", "lag_count", "commit_index", "term",
+    "last_index", "applied_index", "flush", "disk_state", "detail",
 )  # fmt: skip
 TOP_COLUMNS = (
     "group", "node_id", "address", "role", "term", "last_index", "commit_index", "applied_index",

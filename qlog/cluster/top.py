@@ -21,7 +21,15 @@ from qlog.cluster.node_rows import (
     top_rows,
 )
 from qlog.connection import connected, run, server_option, stop_on_signals, until
-from qlog.output import Format, cell, output_option, print_record, print_rows
+from qlog.output import (
+    Format,
+    cell,
+    output_option,
+    print_record,
+    print_rows,
+    print_text,
+    table_parts,
+)
 from quorumlog.command_errors import ExitCode
 from quorumlog.foreign_text import shown
 from quorumlog.standard_output import styled
@@ -99,7 +107,7 @@ async def _once(server: str | None, interval: float, output: Format) -> int:
         lines = shown_rows(rows)
         print_rows(lines, output, columns=tuple(lines[0]) if lines else TOP_COLUMNS)
         for problem in wrong:
-            click.echo(shown(f"problem: {problem}"))
+            print_text(shown(f"problem: {problem}"))
     else:
         print_record({**_head(status), "problems": wrong, "nodes": rows}, output)
     return ExitCode.FINDINGS if wrong else ExitCode.OK
@@ -126,7 +134,8 @@ async def _watch(client: "Client", live: Any, interval: float) -> None:
     before, began = None, time.monotonic()
     while True:
         status, now = await client.admin.cluster_status(), time.monotonic()
-        live.update(status_table(status, before, now - began), refresh=True)
+        width = live.console.width  # Of the terminal as it is now.
+        live.update(status_table(status, before, now - began, width), refresh=True)
         before, began = status, now
         await asyncio.sleep(interval)
 
@@ -140,28 +149,29 @@ def _head(status: "ClusterStatus") -> dict[str, object]:
     }
 
 
-def status_table(status: "ClusterStatus", before: "ClusterStatus | None", seconds: float) -> Any:
-    """Return the content of the screen, for rich to draw."""
-    from rich import box
+def status_table(
+    status: "ClusterStatus", before: "ClusterStatus | None", seconds: float, width: int
+) -> Any:
+    """Return the content of the screen, `width` columns wide, for rich to draw."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     head = _head(status)
     leader = f"leader {head['leader_id']}" if head["leader_id"] else "no leader"
-    table = Table(box=box.SIMPLE_HEAD, expand=True)
     rows = top_rows(status, before, seconds)
-    columns = shown_columns(TOP_COLUMNS, rows)
-    for name in columns:
-        is_text = name in ("group", "address", "role", "standing", "detail")
-        table.add_column(_HEADS[name], justify="left" if is_text else "right", no_wrap=True)
-    for row in rows:
-        style = _ROLE_STYLES.get(row["role"], "yellow")
-        table.add_row(*(Text(_short(name, row[name])) for name in columns), style=style)
+    names = shown_columns(TOP_COLUMNS, rows)
+    texts = [{_HEADS[name]: _short(name, row[name]) for name in names} for row in rows]
+    right = set(_HEADS.values()) - {"group", "address", "role", "standing", "detail"}
+    lines = []
+    for part in table_parts(texts, [_HEADS[name] for name in names], width, right=right):
+        lines.append(Text(""))
+        for line, number in part:
+            role = None if number is None else rows[number]["role"]
+            lines.append(Text(line, style=_ROLE_STYLES.get(role, "yellow") if role else "bold"))
+    # Above the table: a terminal of few lines shows its beginning.
     wrong = [Text(shown(f"problem: {one}"), style="bold red") for one in _problems(status)]
     title = shown(f"cluster {head['cluster_id']}  {leader}  term {head['term']}")
-    caption = Text(title, style="bold")
-    return Group(caption, table, *wrong, Text("Ctrl-C ends", style="dim"))
+    return Group(Text(title, style="bold"), *wrong, *lines, Text("\nCtrl-C ends", style="dim"))
 
 
 def _problems(status: "ClusterStatus") -> list[str]:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from qlog.message_rows import body_text, message_row, plain_body, time_text
-from qlog.output import cell, to_json
+from qlog.output import cell, line_width, to_json, wrapped
 from quorumlog.foreign_text import shown_lines
 from quorumlog.standard_output import encoded
 
@@ -122,9 +122,16 @@ def _columns(message: "Message", with_group: bool) -> dict[str, str]:
 
 
 def _table_line(columns: dict[str, str]) -> str:
-    """Return a line of fixed widths: later values are unknown. Longer values push the rest."""
+    """Return a line of fixed widths: later values are unknown. Longer values push the rest; what is
+    wider than a terminal has its body below."""
     texts = [
         text.rjust(_WIDTHS[name]) if name in ("queue", "offset") else text.ljust(_WIDTHS[name])
         for name, text in columns.items()
     ]
-    return "  ".join(texts).rstrip() + "\n"
+    line, width = "  ".join(texts).rstrip(), line_width()
+    if width is None or len(wrapped(line, width)) == 1:
+        return line + "\n"
+    lines = wrapped("  ".join(texts[:-1]).rstrip(), width)
+    return "".join(
+        f"{one}\n" for one in [*lines, *(f"  {b}" for b in wrapped(texts[-1], width - 2))]
+    )

@@ -61,7 +61,7 @@ async def status(client: "Client") -> Row:
 async def cancel(client: "Client", message_id: str, group: str) -> "CancelledDelay":
     """Have a delayed message never delivered, by the id in its receipt.
 
-    Certain once it is done; repeating it changes nothing. Ends with 3 when the message was
+    Certain once it is done; repeating it changes nothing. Ends with 5 when the message was
     delivered, or is just being delivered.
 
     \b

@@ -104,6 +104,7 @@ async def show(client: "Client", name: str, offset: int, group: str) -> Row:
             f"group {name} has no dead letter {offset}",
             "it has expired, or there never was one",
             f"see 'qlog dlq list {name}'",
+            ExitCode.NOT_FOUND,
         )
     message = letters[0].message
     return {

@@ -17,6 +17,7 @@ from qlog.broker_groups import QUEUE, QueueName
 from qlog.connection import (
     StopSignals,
     connected,
+    propose,
     run,
     server_option,
     stop_on_signals,
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
 # Deadlines run while messages wait in the buffer: a small one is emptied in seconds.
 _BUFFER_SIZE_BYTES_MAX = 4 << 20
 _TIMEOUT_MS = 30_000
+_DURABILITIES = {
+    "quorum_disk": "synced on a quorum",
+    "quorum_memory": "in memory on a quorum",
+    "leader_disk": "synced on one node",
+    "copies_disk": "synced on the copies of the group",
+}
 COMPRESSIONS = ("zlib", "lz4", "zstd")
 """The client's names, written out: importing the client is slow, and help needs only these."""
 
@@ -78,7 +85,7 @@ class Tally:
     in_order_count: int = 0
     """Count of messages from the first on that are acked without a gap: a new run may skip them."""
     durability: dict[str, int] = field(default_factory=dict)
-    first_error: Exception | None = None
+    first_error: "QuorumlogError | None" = None
     pending: "deque[tuple[Delivery | QuorumlogError, int]]" = field(default_factory=deque)
     """Messages that are not counted yet, in the order of the input, with the size of the body."""
 
@@ -237,7 +244,8 @@ def produce(server: str | None, output: Format, **options: Any) -> int:
       echo 'wake up' | qlog produce alarms --delay 10m
       qlog produce reports --file report.json --format raw --compression zlib
 
-    Ends with 0 when every message was acked, with 3 when one was not, and 130 after Ctrl-C.
+    Ends with 0 when every message was acked, with 7 when it is unknown of one whether it is in the
+    log, else with the code of the first failure (qlog --help has all), and with 130 after Ctrl-C.
     """
     job = Job(**options)
     if job.key_separator == "" or (job.key_separator and job.input_format != InputFormat.LINES):
@@ -263,10 +271,16 @@ async def _produce(job: Job, server: str | None, output: Format) -> int:
                 is_complete = await _send(producer, tally, stop, show, job, batches)
             except CliError as error:  # An error of the input; sent messages are counted first.
                 reading_error = error
+            if tally.first_error is not None:
+                await propose(client, tally.first_error)
             seconds = time.perf_counter() - began
     is_complete = is_complete and tally.acked_count == tally.taken_count
     is_stopped = stop.requested.is_set() and not is_complete
     row = tally.row(topic=job.topic, source=job.source, seconds=seconds, is_complete=is_complete)
+    if output is Format.TABLE:
+        levels = row["durability"].items()
+        texts = [f"{count} {_DURABILITIES.get(level, level)}" for level, count in levels]
+        row |= {"durability": ", ".join(texts) or None}
     print_record(row, output)
     return _verdict(tally, reading_error, is_stopped=is_stopped)
 
@@ -334,11 +348,14 @@ def _verdict(tally: Tally, reading_error: CliError | None, *, is_stopped: bool) 
         raise reading_error
     if tally.first_error is not None:
         reason = explain(tally.first_error)
+        skip = f"; to go on, skip the first {tally.in_order_count} messages"
         raise CliError(
             f"{tally.failed_count} messages failed and {tally.unknown_count} are unknown, "
             f"{tally.acked_count} were acked: {reason.what}",
             reason.why,
-            f"{reason.do}; to go on, skip the first {tally.in_order_count} messages",
+            reason.do + (skip if tally.in_order_count else ""),
+            ExitCode.UNKNOWN if tally.unknown_count else reason.exit_code,
+            reason.code,
         )
     if is_stopped:
         click.echo("interrupted", err=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qlog.output import Format, output_option, print_record
+from qlog.server.local import cli_error
 from qlog.transport import transport
 from quorumlog.command_errors import CliError, ExitCode
 
@@ -74,11 +75,14 @@ def _attack(
         if node is not None:
             cluster.node_directory(node)
     except LocalError as error:
-        raise CliError(error.what, f"code {error.code}", error.do) from error
+        raise cli_error(error) from error
     if node is not None and node not in cluster.node_ids:
         node_ids = ", ".join(map(str, cluster.node_ids))
         raise CliError(
-            f"there is no node {node}", f"the cluster has {node_ids}", "name one of these"
+            f"there is no node {node}",
+            f"the cluster has {node_ids}",
+            "name one of these",
+            ExitCode.NOT_FOUND,
         )
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
     ways = {"node": node, "seconds": seconds, "seed": seed, "transport": transport()}

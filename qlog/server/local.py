@@ -15,11 +15,11 @@ import click
 
 from qlog.connection import confirm
 from qlog.output import Format, output_option, print_rows
-from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.command_errors import CliError, ExitCode, exit_code_of
 from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
-    from deploy.local import LocalCluster
+    from deploy.local import LocalCluster, LocalError
 
 _STATE_COLUMNS = (
     "node_id", "group", "state", "role", "is_ready", "term", "leader_id", "commit_index",
@@ -209,7 +209,8 @@ def kill(
         if node is None:
             if group is not None and group not in cluster.groups:
                 names = ", ".join(cluster.groups)
-                raise CliError(f"there is no group {group!r}", f"there are {names}", "name one")
+                what = f"there is no group {group!r}"
+                raise CliError(what, f"there are {names}", "name one", ExitCode.NOT_FOUND)
             node = cluster.leader_id(group)
             if not node:
                 do = f"see {cluster.command('status')}"
@@ -374,7 +375,13 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except LocalError as error:
-        raise CliError(error.what, f"code {error.code}", error.do) from error
+        raise cli_error(error) from error
+
+
+def cli_error(error: "LocalError") -> CliError:
+    """Return an error of a local cluster as three lines."""
+    code = exit_code_of(error.code, is_retryable=False, is_unknown=False)
+    return CliError(error.what, error.why, error.do, code, error.code)
 
 
 @contextmanager

@@ -461,7 +461,8 @@ class ReadCalls:
 
 def unknown_topic(topic: str) -> UnknownTopicError:
     """Return the error for a topic that no group has."""
-    return UnknownTopicError(f"topic {topic!r} does not exist; run 'qlog topic create {topic}'")
+    text = f"topic {topic!r} does not exist; check the name, or run 'qlog topic create {topic}'"
+    return UnknownTopicError(text)
 
 
 def _newest_move(answer: log_pb2.PullResponse | log_pb2.RecordsResponse) -> int | None:

@@ -16,7 +16,7 @@ def qlog_chaos(*arguments: str, before: tuple[str, ...] = ()) -> Result:
 
 def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
     result = qlog_chaos("kill", "--dir", str(tmp_path))
-    assert result.exit_code == 3
+    assert result.exit_code == 4
     assert "qlog local start" in result.stderr
 
 
@@ -37,7 +37,7 @@ def test_attacks_end_with_a_verdict_and_a_whole_cluster(tmp_path: Path) -> None:
             assert report["checked_operation_count"] > 0
             assert report["proofs"]
         refused = qlog_chaos("pause", "--dir", directory, "--node", "7")
-        assert refused.exit_code == 3
+        assert refused.exit_code == 4
         again = LocalCluster.open(directory)
         again.wait_ready(node_ids=again.node_ids)
     finally:

@@ -45,7 +45,7 @@ def states(root: Path, code: int = 0) -> dict[int, dict[str, Any]]:
 
 def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
     root = tmp_path / "c"
-    assert "no local cluster" in local(root, "status", code=3).stderr
+    assert "no local cluster" in local(root, "status", code=4).stderr
     try:
         begun = json.loads(local(root, "start", "-o", "json").stdout)
         assert [(s["node_id"], s["state"], s["is_ready"]) for s in begun] == [

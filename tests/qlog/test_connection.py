@@ -61,8 +61,9 @@ def test_the_server_comes_from_the_option_then_from_the_environment() -> None:
     ],
 )
 def test_a_malformed_address_is_named(text: str) -> None:
-    with pytest.raises(CliError, match="is no address of a server"):
+    with pytest.raises(CliError, match="is no address of a server") as caught:
         addresses(text)
+    assert caught.value.explanation.exit_code == 2
 
 
 def test_addresses_are_taken_as_given() -> None:

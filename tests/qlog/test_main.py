@@ -1,5 +1,6 @@
 """The top level of the command line: exit codes, errors in three lines, lazy groups."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from node.errors.reference import error_classes
 from qlog import CliError, ExitCode, LazyGroup, main
+from quorumlog.errors import QuorumlogError
 from quorumlog.version import __version__
 
 
@@ -21,6 +24,7 @@ class CodedError(Exception):
     code, retryable, outcome = "store.full", True, "not_applied"
 
 
+FORM = click.Option(["-o"], expose_value=False)
 FULL = CodedError("segment 3 needs 9 B; 5 are free; free it")
 
 
@@ -126,10 +130,10 @@ def test_wrong_usage_is_three_lines_and_code_2() -> None:
         (
             FULL,
             "segment 3 needs 9 B; 5 are free",
-            "code store.full, outcome not_applied",
+            "the disk has no room for the next file (code store.full)",
             "free it",
         ),
-        (ExceptionGroup("tasks", [FULL, ValueError("late")]), "segment 3", "code store", "free it"),
+        (ExceptionGroup("tasks", [FULL, ValueError("late")]), "segment 3", "the disk", "free it"),
         (PermissionError(13, "Permission denied", "x.log"), "x.log: Permission denied", "", ""),
         (click.FileError("x", "gone"), "", "", ""),
         (
@@ -149,6 +153,55 @@ def test_an_error_of_a_command_is_three_lines_and_code_3(
     assert first.startswith(f"error: {what}")
     assert second.startswith(f"  why: {why}")
     assert third.startswith(f"  do:  {do}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "do"),
+    [
+        (("topc",), "did you mean 'topic' or 'top'? else see qlog --help"),
+        (("topic", "descrbe"), "did you mean 'describe'? else see qlog topic --help"),
+        (
+            ("topic", "list", "--serverr"),
+            "did you mean '--server'? else see qlog topic list --help",
+        ),
+        (("explain", "node.unknown_topik", "-ojsonl"), "did you mean 'node.unknown_topic' or "),
+    ],
+)
+def test_near_names_are_proposed(arguments: tuple[str, ...], do: str) -> None:
+    assert do in CliRunner().invoke(main, arguments, prog_name="qlog").stderr
+
+
+def test_an_error_is_one_json_document_with_the_same_words() -> None:
+    for error in (FULL, AssertionError("offset 3 > 2"), click.UsageError("bad")):
+        group = LazyGroup("qlog", lazy={})
+        group.add_command(click.Command("act", callback=raising(error), params=[FORM]))
+        result = CliRunner().invoke(group, ["act", "-o", "json"], prog_name="qlog")
+        document = json.loads(result.stderr)
+        assert list(document) == ["code", "what", "why", "do", "exit_code"]
+        assert document["exit_code"] == result.exit_code
+        assert document["what"] in CliRunner().invoke(group, ["act"], prog_name="qlog").stderr
+        assert document["code"] == getattr(error, "code", None)
+
+
+def test_explain_has_the_page_of_each_code_and_the_exit_code_of_its_errors() -> None:
+    codes = {kind.code for kind in error_classes()}
+    codes |= {QuorumlogError.code, *(kind.code for kind in QuorumlogError.__subclasses__())}
+    for code in codes:
+        result = CliRunner().invoke(main, ["explain", code, "-o", "json"], prog_name="qlog")
+        found = json.loads(result.stdout)
+        assert (found["code"], len(found["meaning"]) > 20) == (code, True)
+    for name, exit_code in (
+        ("node.unknown_topic", 4),
+        ("node.topic_exists", 5),
+        ("store.bad_topic", 5),
+        ("client.deadline", 6),
+        ("node.timeout", 7),
+        ("client.unavailable", 3),
+        ("store.locked", 3),
+    ):
+        result = CliRunner().invoke(main, ["explain", name, "-o", "json"], prog_name="qlog")
+        assert json.loads(result.stdout)["exit_code"] == exit_code, name
+    assert CliRunner().invoke(main, ["explain", "no.such"]).exit_code == ExitCode.NOT_FOUND
 
 
 def test_a_bug_shows_its_traceback_and_is_code_3() -> None:

@@ -1,15 +1,25 @@
-"""The three output formats, byte for byte."""
+"""The output formats, byte for byte, and all tables in a terminal of 80 columns."""
 
 import enum
+import inspect
 import io
 import json
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
+from rich.cells import cell_len
 
-from qlog.output import Format, print_record, print_rows
+import qlog
+from qlog import main
+from qlog.command_decorators import Printout, keys_of, print_printout
+from qlog.output import Format, output_option, print_record, print_rows
+from tests.tidy import checks
 
 
 class Colour(enum.Enum):
@@ -26,16 +36,99 @@ class Range:
     hi: int
 
 
-def test_a_table_on_a_terminal_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Screen(io.StringIO):
+    """A terminal."""
 
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    print_rows([{"name": "[bold]x[/bold]", "count": 1}], Format.TABLE, columns=["name", "count"])
-    assert "[bold]x[/bold]" in terminal.getvalue()
-    assert "──" in terminal.getvalue()
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal_of_80(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Make a terminal of 80 columns stdout."""
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "80")
+    return screen
+
+
+ADDRESS = "node-1.cluster-a.example.com:18081"
+SENTENCE = f"the node at {ADDRESS} does not answer: its process ended; 節點 無 回應, {ADDRESS}"
+
+
+def made_up(key: str) -> object:
+    """Return a large value for a key."""
+    if key.endswith(("_count", "_index", "_bytes", "offset", "position", "_ms", "_s", "_id")):
+        return 1_234_567_890_123
+    return ADDRESS if "address" in key else SENTENCE
+
+
+def tables() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield each table of each command, with made-up rows."""
+    for path, command in checks.commands(main):
+        if "Keys of -o json:" in (command.help or ""):
+            keys = keys_of(inspect.cleandoc(command.help or "") + "\n")
+            row = {key: made_up(key) for key in keys[""] if key not in keys}
+            inner = {name: [dict.fromkeys(keys[name], SENTENCE)] * 2 for name in keys if name}
+            for value in (row | inner, [row, row]):
+                yield path, partial(print_printout, Printout(value), keys, Format.TABLE)
+    for name, module in sorted(sys.modules.items()):
+        for constant, columns in vars(module).items():
+            if name.partition(".")[0] in ("qlog", "bench", "pipeline", "planning") and (
+                constant.endswith("COLUMNS") and isinstance(columns, tuple)
+            ):
+                rows = [{key: made_up(key) for key in columns}] * 3
+                yield f"{name}.{constant}", partial(print_rows, rows, Format.TABLE, columns=columns)
+
+
+def test_every_table_has_whole_values_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of_80(monkeypatch)
+    names = []
+    for name, table in tables():
+        terminal.truncate(terminal.seek(0))
+        table()
+        text = terminal.getvalue()
+        assert max(map(cell_len, text.splitlines())) <= 80, f"{name}:\n{text}"
+        assert text.count(ADDRESS) == text.count("node-1") == text.count("081"), text
+        names.append(name)
+    assert {"qlog cluster status", "qlog top", "qlog plan", "qlog.server.local._TABLE_COLUMNS"} <= {
+        *names
+    }
+    sources = Path(qlog.__file__).parent.rglob("*.py")
+    assert not [path for path in sources if "rich.table" in path.read_text()], "a way past these"
+
+
+def test_a_folded_table_repeats_what_tells_rows_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of_80(monkeypatch)
+    columns = ["topic", "queue_id", "empty", "a" * 30, "b" * 40, "why"]
+    row = {"topic": "t", "a" * 30: "x", "b" * 40: "y", "why": "some words " * 5}
+    rows = [{**row, "queue_id": number} for number in (0, 10)]
+    print_rows(rows, Format.TABLE, columns=columns)
+    head, first, second, _, lower, *wrapped = terminal.getvalue().splitlines()
+    assert head.split() == ["topic", "queue_id", "a" * 30]
+    assert (first.split(), second.split()) == (["t", "0", "x"], ["t", "10", "x"])
+    assert lower.split() == ["topic", "queue_id", "b" * 40, "why"]
+    assert [line.split()[:3] for line in wrapped if line.startswith("t")] == [
+        ["t", "0", "y"],
+        ["t", "10", "y"],
+    ]
+
+
+def test_a_wide_table_and_one_in_a_pipe_have_a_line_for_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = terminal_of_80(monkeypatch)
+
+    @click.command()
+    @output_option
+    def show(output: Format) -> None:
+        print_rows([{"address": ADDRESS, "text": SENTENCE}], output, columns=["address", "text"])
+
+    show.main(["-o", "wide"], standalone_mode=False)
+    wide = terminal.getvalue()
+    assert wide.count("\n") == 2
+    assert wide == CliRunner().invoke(show).stdout
+    show.main([], standalone_mode=False)
+    assert terminal.getvalue().count("\n") > 4
 
 
 @pytest.mark.parametrize("output", [Format.JSON, Format.JSONL])

@@ -40,4 +40,4 @@ def text(name: str) -> str | None:
 
 def is_generated(name: str) -> bool:
     """Whether a generator owns the file's style."""
-    return name.startswith("quorumlog/pb/")
+    return name.startswith(("quorumlog/pb/", "quorumlog/error_codes.py"))

@@ -9,7 +9,7 @@ import pytest
 
 from node.errors import common as errors
 from node.errors.common import NodeError
-from node.errors.reference import error_classes, page
+from node.errors.reference import codes, error_classes, page
 from node.errors.requests import NotServedError
 from node.errors.translation import describe, to_pb
 from node.replication.ha.core.types import HaError
@@ -142,6 +142,9 @@ def test_a_defect_promises_nothing() -> None:
 def test_the_page_is_current_and_names_every_code() -> None:
     assert repository.text("docs/errors.md") == page(), (
         "run: python -m node.errors.reference > docs/errors.md"
+    )
+    assert repository.text("quorumlog/error_codes.py") == codes(), (
+        "run: python -m node.errors.reference --codes > quorumlog/error_codes.py"
     )
     assert all(f"| `{error.code}` |" in page() for error in EXAMPLES)
     assert "| `store.full` | RESOURCE_EXHAUSTED | yes | not applied |" in page()

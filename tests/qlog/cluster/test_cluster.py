@@ -79,7 +79,7 @@ def test_a_learner_is_added_and_removed(qlog: Qlog, monkeypatch: pytest.MonkeyPa
     rows = qlog.json("cluster", "members", "add", 4, *where)
     [added] = [row for row in rows if row["node_id"] == 4]
     assert (added["is_voter"], added["address"]) == (False, "127.0.0.1:1")
-    refused = qlog("cluster", "members", "promote", 4, code=3)
+    refused = qlog("cluster", "members", "promote", 4, code=5)
     assert len(refused.stderr.splitlines()) == 3
     assert "run it again with --yes" in qlog("cluster", "members", "remove", 4, code=3).stderr
     rows = qlog.json("cluster", "members", "remove", 4, "--yes")

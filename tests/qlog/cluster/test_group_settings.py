@@ -9,7 +9,7 @@ from tests.qlog.running import Qlog
 
 
 def test_settings_of_a_group(qlog: Qlog) -> None:
-    assert len(qlog("group", "settings", "nobody", code=3).stderr.splitlines()) == 3
+    assert len(qlog("group", "settings", "nobody", code=4).stderr.splitlines()) == 3
     made = qlog.json(
         "group", "set", "billing", "--retries", 3, "--retry-delays", "1s,2m", "--no-broadcast",
         "--forbid", "salaries",
@@ -49,7 +49,7 @@ def test_a_group_goes_on_from_another_place(qlog: Qlog, tmp_path: Path, topic: s
     assert queue_row["offset"] == 1
     assert qlog("consume", topic, "--group", "moved", "--max-count", 2).stdout == "b\nc\n"
     qlog("group", "reset", "moved", "--topic", topic, code=2)
-    unknown = qlog("group", "reset", "mistyped", "--topic", topic, "--to", "end", code=3)
+    unknown = qlog("group", "reset", "mistyped", "--topic", topic, "--to", "end", code=4)
     assert "does not exist" in unknown.stderr
     qlog("group", "reset", "moved", "--topic", topic, "--to-time", "soon", code=2)
 
@@ -57,7 +57,7 @@ def test_a_group_goes_on_from_another_place(qlog: Qlog, tmp_path: Path, topic: s
         quorumlog.sync.connect(qlog.nodes.bootstrap) as client,
         client.group_consumer("moved", topic),
     ):
-        refused = qlog("group", "reset", "moved", "--topic", topic, "--to", "first", code=3)
+        refused = qlog("group", "reset", "moved", "--topic", topic, "--to", "first", code=5)
         assert "has members" in refused.stderr
         assert "--force" in refused.stderr
         qlog("group", "reset", "moved", "--topic", topic, "--to", "first", "--force")
@@ -79,7 +79,7 @@ def test_dead_letters_are_seen_and_sent_again(qlog: Qlog, tmp_path: Path, topic:
     assert [(row["offset"], row["origin_topic"]) for row in rows] == [(n, topic) for n in range(3)]
     shown = qlog.json("dlq", "show", "dying", 1)
     assert (shown["body"], shown["is_resent"], shown["reconsume_times"]) == ("b", False, 1)
-    assert len(qlog("dlq", "show", "dying", 9, code=3).stderr.splitlines()) == 3
+    assert len(qlog("dlq", "show", "dying", 9, code=4).stderr.splitlines()) == 3
 
     assert qlog.json("dlq", "resend", "dying", "--offset", 1) == {
         "resent_count": 1,
@@ -199,4 +199,4 @@ def test_messages_are_chosen_by_their_properties(qlog: Qlog, tmp_path: Path, top
         producer.send(topic, b"d", properties={"amount": "70"})
     chosen = qlog("consume", topic, "--sql", "amount > 10", "--until", "end")
     assert chosen.stdout == "d\n"
-    assert "filter, character 3" in qlog("consume", topic, "--sql", "a b", code=3).stderr
+    assert "filter, character 3" in qlog("consume", topic, "--sql", "a b", code=5).stderr

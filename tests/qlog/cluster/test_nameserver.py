@@ -46,13 +46,13 @@ def test_a_route_says_where_a_topic_lives(qlog: Qlog, topic: str) -> None:
 def test_values_are_put_read_and_deleted(qlog: Qlog) -> None:
     assert qlog.json("nameserver", "put", "app", "limit", "10")["value"] == "10"
     qlog("nameserver", "put", "app", "limit", "20", "--expected", "10")
-    error = qlog("nameserver", "put", "app", "limit", "30", "--expected", "10", code=3).stderr
+    error = qlog("nameserver", "put", "app", "limit", "30", "--expected", "10", code=5).stderr
     assert "nameserver.changed" in error
     qlog("nameserver", "put", "app", "other", "x y")
     wait_for("the values", lambda: len(qlog.json("nameserver", "get", "app")) == 2)
     assert qlog.json("nameserver", "get", "app", "other") == [{"key": "other", "value": "x y"}]
     assert qlog.json("nameserver", "delete", "app", "other")["deleted"] is True
-    error = qlog("nameserver", "delete", "app", "other", code=3).stderr
+    error = qlog("nameserver", "delete", "app", "other", code=4).stderr
     assert "nameserver.value_not_found" in error
 
 

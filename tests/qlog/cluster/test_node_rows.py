@@ -122,12 +122,14 @@ def test_the_status_has_all_nodes_and_their_problems() -> None:
         node(2),
         NodeDown(3, "c:1", "[red]away[/red]"),
     )
-    screen = Console(file=io.StringIO(), width=220, force_terminal=False)
-    screen.print(status_table(status, None, 1.0))
+    screen = Console(file=io.StringIO(), width=80, force_terminal=False)
+    screen.print(status_table(status, None, 1.0, screen.width))
     assert isinstance(screen.file, io.StringIO)
     text = screen.file.getvalue()
     for expected in ("cluster c", "leader 1", "10.0.0.2:8081", "1d 1h", "41%", "Ctrl-C ends"):
         assert expected in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) < 24, "one screen"
     assert "problem: node 3 does not answer: [red]away[/red]" in text
 
 

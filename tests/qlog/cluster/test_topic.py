@@ -12,7 +12,8 @@ def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
     share = {"group": "g0", "queue_count": 2, "permission": "rw"}
     expected = {"topic": "life", "queue_count": 2, "permission": "rw", "message_type": "MIXED"}
     assert made == {**expected, "shares": [share]}
-    again = qlog("topic", "create", "life", code=3)
+    again = qlog("topic", "create", "life", code=5)
+    assert "did you mean 'life'?" in qlog("topic", "describe", "liff", code=4).stderr
     assert len(again.stderr.splitlines()) == 3
     assert "life" in again.stderr
     grown = qlog.json("topic", "create", "life", "--queues", 4, "--exist-ok")
@@ -35,7 +36,7 @@ def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
 
     assert qlog.json("topic", "delete", "life", "--yes") == {"topic": "life", "deleted": True}
     assert "life" not in [row["topic"] for row in qlog.json("topic", "list")]
-    gone = qlog("topic", "describe", "life", code=3)
+    gone = qlog("topic", "describe", "life", code=4)
     assert len(gone.stderr.splitlines()) == 3
 
 
@@ -67,7 +68,7 @@ def test_a_group_is_seen_and_deleted(qlog: Qlog, tmp_path: Path, topic: str) -> 
     }
     assert qlog.json("group", "delete", "seen", "--yes") == {"group": "seen", "deleted": True}
     assert "seen" not in [row["group"] for row in qlog.json("group", "list")]
-    assert len(qlog("group", "describe", "seen", code=3).stderr.splitlines()) == 3
+    assert len(qlog("group", "describe", "seen", code=4).stderr.splitlines()) == 3
 
 
 def test_a_message_is_found_by_id_and_by_key(qlog: Qlog, tmp_path: Path, topic: str) -> None:
@@ -86,7 +87,7 @@ def test_a_message_is_found_by_id_and_by_key(qlog: Qlog, tmp_path: Path, topic: 
     assert qlog.json("message", "query", topic, "--key", "none", code=1) == []
     assert qlog.json("message", "query", topic, "--key", "k1", "--before", "-1h", code=1) == []
     assert len(qlog.json("message", "query", topic, "--key", "k1", "--since", "-1h")) == 2
-    assert len(qlog("message", "get", "nonsense", code=3).stderr.splitlines()) == 3
+    assert len(qlog("message", "get", "nonsense", code=5).stderr.splitlines()) == 3
     qlog("message", "query", topic, "--key", "k1", "--since", "soon", code=2)
 
 
@@ -110,7 +111,7 @@ def test_transactions_are_seen_and_ended_by_hand(qlog: Qlog, topic: str) -> None
             "was_ended": False,
         }
         assert qlog.json("transaction", "rollback", other.transaction_id, "--yes")["outcome"]
-        refused = qlog("transaction", "commit", other.transaction_id, "--yes", code=3)
+        refused = qlog("transaction", "commit", other.transaction_id, "--yes", code=5)
         assert "rolled back before" in refused.stderr
         assert qlog.json("transaction", "show", other.transaction_id)["outcome"] == "rolled back"
         assert qlog("consume", topic, "--until", "end").stdout == "one\n"

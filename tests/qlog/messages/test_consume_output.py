@@ -125,6 +125,15 @@ def test_a_table_has_a_head_and_escapes_what_a_terminal_would_obey(
     assert head.index("body") == line.index(r"\x1b")
 
 
+def test_a_table_is_folded_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qlog.messages.consume_output.line_width", lambda: 80)
+    batch = made([b"some words " * 20], KEYS="k" * 60)
+    lines = written(monkeypatch, OutputFormat.TABLE, batch).decode().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines).count("some words") == 20
+    assert "k" * 60 in lines[2]
+
+
 async def test_a_slow_reader_does_not_hold_up_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     stdout = open(writing, "w", encoding="utf-8")  # noqa: ASYNC230, SIM115  Closed below.

@@ -52,5 +52,5 @@ def test_messages_wait_are_counted_cancelled_and_delivered(
     qlog("produce", topic, "-f", source, "--delay", "50ms")
     bodies = wait_for("it", lambda: qlog("consume", topic, "--until", "end").stdout_bytes)
     assert bodies == b"soon\n"
-    refused = qlog("delay", "cancel", held_ids(qlog)[-1], code=ExitCode.FAILED)
+    refused = qlog("delay", "cancel", held_ids(qlog)[-1], code=ExitCode.REFUSED)
     assert "delivered" in refused.stderr

@@ -60,7 +60,7 @@ def test_where_to_begin_and_to_end(qlog: Qlog, tmp_path: Path, topic: str) -> No
     qlog("consume", topic, "--from", "soon", code=2)
     qlog("consume", topic, "--from", "end", "--until", "end", code=2)
     qlog("consume", topic, "--group", "g", "--queue", 0, code=2)
-    assert len(qlog("consume", "no-such-topic", "--until", "end", code=3).stderr.splitlines()) == 3
+    assert len(qlog("consume", "no-such-topic", "--until", "end", code=4).stderr.splitlines()) == 3
 
 
 def test_json_lines_can_be_produced_again(qlog: Qlog, tmp_path: Path, topic: str) -> None:
@@ -86,7 +86,8 @@ def test_json_lines_can_be_produced_again(qlog: Qlog, tmp_path: Path, topic: str
 def test_raw_and_options_for_all_messages(qlog: Qlog, tmp_path: Path, topic: str) -> None:
     data = bytes(range(256)) * 100
     path = write(tmp_path, data)
-    qlog("produce", topic, "--format", "raw", "--tag", "all", "--queue", 0, "--file", path)
+    send = ("produce", topic, "--format", "raw", "--tag", "all", "--queue", 0, "--file", path)
+    assert "  1 synced on a quorum\n" in qlog(*send).stdout
     assert qlog("consume", topic, "--until", "end", "-o", "raw").stdout_bytes == data
     assert qlog.json("consume", topic, "--until", "end")[0]["tag"] == "all"
 
@@ -97,7 +98,7 @@ def test_compressed_bodies_take_less_and_come_back_whole(
     body = TEXT * 12
     assert len(body) > BATCH_SIZE_BYTES_LIMIT, "no entry holds it as it is"
     send = ("produce", topic, "--file", write(tmp_path, body), "--format", "raw")
-    qlog(*send, code=3)
+    qlog(*send, code=5)
     for name in COMPRESSIONS:
         assert qlog.json(*send, "--compression", name)["acked_size_bytes"] == len(body)
     assert qlog("consume", topic, "--until", "end", "-o", "raw").stdout_bytes == body * 3
@@ -112,17 +113,18 @@ def test_compressed_bodies_take_less_and_come_back_whole(
 
 def test_a_failure_is_counted_and_ends_the_reading(qlog: Qlog, tmp_path: Path, topic: str) -> None:
     data = b"good\n" + b"x" * (8 << 20) + b"\n" + b"late\n" * 100_000
-    result = qlog("produce", topic, "--file", write(tmp_path, data), "-o", "json", code=3)
+    result = qlog("produce", topic, "--file", write(tmp_path, data), "-o", "json", code=5)
     summary = json.loads(result.stdout)
     assert summary["complete"] is False
     assert summary["failed_count"] == 1
     assert summary["acked_in_order_count"] == 1
     assert summary["taken_count"] < 100_002
     assert summary["acked_count"] == message_count(qlog, topic)
-    assert "skip the first 1 messages" in result.stderr
-    assert len(result.stderr.splitlines()) == 3
+    failure = json.loads(result.stderr)
+    assert (failure["code"], failure["exit_code"]) == ("client.too_large", 5)
+    assert "skip the first 1 messages" in failure["do"]
 
-    result = qlog("produce", "no-such-topic", "--file", write(tmp_path, b"a\n"), code=3)
+    result = qlog("produce", "no-such-topic", "--file", write(tmp_path, b"a\n"), code=4)
     assert "no-such-topic" in result.stderr
 
 

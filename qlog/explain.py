@@ -1,0 +1,65 @@
+"""`qlog explain`: what an error code means.
+
+Owns the printing; the meanings are those of docs/errors.md for codes of nodes, and of the classes
+in `quorumlog.errors` for those of the client.
+"""
+
+import click
+
+from qlog.command_decorators import printed
+from quorumlog.command_errors import CliError, ExitCode, exit_code_of, nearest
+
+
+@click.command()
+@click.argument("code", metavar="CODE")
+@printed
+def explain(code: str) -> dict[str, object]:
+    """Say what an error code means.
+
+    The code stands at the end of the why of an error. outcome is what became of the call,
+    exit_code how a command ends that met it.
+
+    \b
+    Keys of -o json:
+      code, status (of gRPC; null for an error of the client), retryable, outcome, exit_code,
+      meaning
+
+    \b
+    Examples:
+      qlog explain node.unknown_topic
+      qlog explain client.deadline -o json | jq .retryable
+    """
+    codes = _codes()
+    if code.startswith("client.bad_"):  # What is bad is named by the error.
+        codes = {code: codes["client.bad_argument"]} | codes
+    if code not in codes:
+        raise CliError(
+            f"there is no error code {code!r}",
+            "no call fails with it; docs/operations.md has those that logs of nodes have",
+            nearest(code, [*codes]) + "copy it from the error, whose text says the same",
+            ExitCode.NOT_FOUND,
+        )
+    status, retry, outcome, meaning = codes[code]
+    is_retryable, is_unknown = retry == "yes", outcome == "unknown"
+    return {
+        "code": code,
+        "status": status or None,
+        "retryable": is_retryable,
+        "outcome": outcome,
+        "exit_code": int(exit_code_of(code, is_retryable=is_retryable, is_unknown=is_unknown)),
+        "meaning": meaning,
+    }
+
+
+def _codes() -> dict[str, tuple[str, str, str, str]]:
+    """Return the codes of the client and of nodes; nodes have the last word on theirs."""
+    from quorumlog import errors
+    from quorumlog.error_codes import CODES
+
+    own = {}
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.QuorumlogError):
+            outcome = kind.outcome.value.replace("_", " ")
+            meaning = " ".join((kind.__doc__ or "").split())
+            own[kind.code] = ("", "yes" if kind.retryable else "no", outcome, meaning)
+    return own | CODES
