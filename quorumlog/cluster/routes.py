@@ -18,6 +18,7 @@ from typing import Final
 
 from quorumlog.cluster.channels import CHANNELS_MAX, Channels, NodeChannel, answer_of
 from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.tls_trouble import TLS_TROUBLE
 from quorumlog.errors import (
     InvalidRequestError,
     QuorumlogError,
@@ -280,6 +281,7 @@ class Router:
             poll.last_error = answer
             # A node of another cluster fails the search only if no other node answers.
             is_final = isinstance(answer, WrongClusterError | UnimplementedError)
+            is_final = is_final or answer.code == TLS_TROUBLE
             poll.is_final = is_final and not poll.answered
             return
         poll.is_final = False
@@ -336,7 +338,7 @@ class Router:
         except QuorumlogError as error:
             if node.framed is not None:
                 node.framed.node_failed()
-            return address, error
+            return address, await node.explained(error)
         if node.framed is not None:
             node.framed.learn(answer)
         return address, answer
