@@ -36,7 +36,7 @@ class Calls:
     """Makes unary calls. `is_repeatable` calls do no harm when they are applied twice."""
 
     def __init__(self, router: Router) -> None:
-        self._router = router
+        self._router, self.note_full = router, router.note_full
         self._any_at = random.randrange(1 << 16)  # Clients spread over the replicas.
         self.attempts = 0
         self.retries = 0
@@ -241,6 +241,7 @@ class _Attempts:
             raise self._late(error) from error
         if not error.retryable:
             raise self._final(error)
+        self._calls.note_full(error)
         self._calls.retries += 1
         if isinstance(error, NotLeaderError | UnavailableError):
             self._redirects += 1

@@ -9,6 +9,7 @@ answers itself, or under a higher term.
 """
 
 import asyncio
+import logging
 import random
 import re
 import time
@@ -22,6 +23,7 @@ from quorumlog.cluster.tls_trouble import TLS_TROUBLE
 from quorumlog.errors import (
     InvalidRequestError,
     QuorumlogError,
+    StoreFullError,
     UnavailableError,
     UnimplementedError,
     WrongClusterError,
@@ -33,7 +35,10 @@ NODES_MAX: Final = (CHANNELS_MAX - BOOTSTRAP_MAX) // 2  # Old and new ones have 
 TOPICS_MAX: Final = 16_384  # Routes that are kept; the oldest goes first.
 POLL_MIN_MS: Final = 25
 POLL_MAX_MS: Final = 50
+FULL_INTERVAL_S: Final = 30.0
 ANSWER_TIMEOUT_MS: Final = 1_000  # For one question; a paused node must not delay the search.
+
+_log: Final = logging.getLogger("quorumlog.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,7 @@ class Router:
         self.is_final = False
         """Whether the last search failed for a reason that waiting does not remove. See _Round."""
         self._is_answered = False  # A node answered in the last round.
+        self._full_said_s = -FULL_INTERVAL_S
 
     # State.
 
@@ -191,6 +197,13 @@ class Router:
             await self._wait_for_search(deadline, until_found=True)
             if self.is_final and self._last_error is not None:
                 raise self._last_error
+
+    def note_full(self, error: QuorumlogError) -> None:
+        """Log that a full disk keeps calls waiting, once in an interval: they may wait long."""
+        now_s = time.monotonic()
+        if isinstance(error, StoreFullError) and now_s >= self._full_said_s + FULL_INTERVAL_S:
+            self._full_said_s = now_s
+            _log.warning("a disk is full, and calls wait for room: %s", error.message)
 
     def leader_failed(self, address: str) -> None:
         """Suspect the leader at `address`, which broke its connection or denied to lead; search."""
@@ -304,6 +317,9 @@ class Router:
         is_dead = named == self._suspected and answer.term <= self._suspected_term
         if named and not is_dead:
             poll.offer(answer.term, answer.leader_id, named, is_confirmed=False)
+        elif answer.no_room:
+            poll.last_error = StoreFullError(f"{address} cannot lead: {answer.no_room}")
+            self.note_full(poll.last_error)
         else:
             poll.last_error = UnavailableError(f"{address} knows no leader; wait a moment")
 

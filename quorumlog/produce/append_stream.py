@@ -529,6 +529,7 @@ class Sender:
                 return doubtful
             self._rename(self._named(), is_new=True)
             return None
+        self._router.note_full(error)
         if error.retryable or error.outcome is Outcome.UNKNOWN:
             return None
         return doubtful if batch.may_be_applied else error  # An earlier attempt has no answer yet.
