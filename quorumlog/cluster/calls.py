@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from quorumlog.cluster.channels import NodeChannel, answer_of
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.framed.frames import FRAMED_METHODS
+from quorumlog.cluster.full_disks import FULL_DISKS
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.cluster.routes import Router
 from quorumlog.errors import (
@@ -36,7 +37,7 @@ class Calls:
     """Makes unary calls. `is_repeatable` calls do no harm when they are applied twice."""
 
     def __init__(self, router: Router) -> None:
-        self._router, self.note_full = router, router.note_full
+        self._router = router
         self._any_at = random.randrange(1 << 16)  # Clients spread over the replicas.
         self.attempts = 0
         self.retries = 0
@@ -241,7 +242,7 @@ class _Attempts:
             raise self._late(error) from error
         if not error.retryable:
             raise self._final(error)
-        self._calls.note_full(error)
+        FULL_DISKS.note(error)
         self._calls.retries += 1
         if isinstance(error, NotLeaderError | UnavailableError):
             self._redirects += 1

@@ -9,7 +9,6 @@ answers itself, or under a higher term.
 """
 
 import asyncio
-import logging
 import random
 import re
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.cluster.channels import CHANNELS_MAX, Channels, NodeChannel, answer_of
+from quorumlog.cluster.full_disks import FULL_DISKS
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.tls_trouble import TLS_TROUBLE
 from quorumlog.errors import (
@@ -35,10 +35,7 @@ NODES_MAX: Final = (CHANNELS_MAX - BOOTSTRAP_MAX) // 2  # Old and new ones have 
 TOPICS_MAX: Final = 16_384  # Routes that are kept; the oldest goes first.
 POLL_MIN_MS: Final = 25
 POLL_MAX_MS: Final = 50
-FULL_INTERVAL_S: Final = 30.0
 ANSWER_TIMEOUT_MS: Final = 1_000  # For one question; a paused node must not delay the search.
-
-_log: Final = logging.getLogger("quorumlog.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +130,6 @@ class Router:
         self.is_final = False
         """Whether the last search failed for a reason that waiting does not remove. See _Round."""
         self._is_answered = False  # A node answered in the last round.
-        self._full_said_s = -FULL_INTERVAL_S
 
     # State.
 
@@ -197,13 +193,6 @@ class Router:
             await self._wait_for_search(deadline, until_found=True)
             if self.is_final and self._last_error is not None:
                 raise self._last_error
-
-    def note_full(self, error: QuorumlogError) -> None:
-        """Log that a full disk keeps calls waiting, once in an interval: they may wait long."""
-        now_s = time.monotonic()
-        if isinstance(error, StoreFullError) and now_s >= self._full_said_s + FULL_INTERVAL_S:
-            self._full_said_s = now_s
-            _log.warning("a disk is full, and calls wait for room: %s", error.message)
 
     def leader_failed(self, address: str) -> None:
         """Suspect the leader at `address`, which broke its connection or denied to lead; search."""
@@ -319,7 +308,7 @@ class Router:
             poll.offer(answer.term, answer.leader_id, named, is_confirmed=False)
         elif answer.no_room:
             poll.last_error = StoreFullError(f"{address} cannot lead: {answer.no_room}")
-            self.note_full(poll.last_error)
+            FULL_DISKS.note(poll.last_error)
         else:
             poll.last_error = UnavailableError(f"{address} knows no leader; wait a moment")
 
