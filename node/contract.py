@@ -17,6 +17,7 @@ from node.state.command_records import StoredBatch
 from quorumlog.pb import common_pb2
 from raft.messages import Index, NodeId, Term
 from raft.transitions import Role
+from store.errors import StoreError
 
 
 class Driver(Protocol):
@@ -34,6 +35,8 @@ class Driver(Protocol):
     def term(self) -> Term: ...
     @property
     def leader_id(self) -> NodeId: ...
+    @property
+    def no_room(self) -> StoreError | None: ...
     @property
     def applied_index(self) -> Index: ...
 

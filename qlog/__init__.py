@@ -137,6 +137,7 @@ COMMANDS = {
         ),
         ("qlog.server.serve:serve", "Run one node, until it gets SIGTERM, SIGINT or SIGHUP."),
         ("qlog.server.store:store", "Look into a store directory, offline."),
+        ("qlog.server.tls:tls", "Make certificates to try TLS with."),
         ("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
         ("qlog.cluster.topic:topic", "Create, list, describe and delete topics."),
         ("qlog.messages.transaction:transaction", "List and end open transactions of producers."),

@@ -142,6 +142,8 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
     except QuorumlogError:
         work.close()
         raise
+    # Before gRPC is imported: else its core writes a line for each handshake that fails.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # A call's objects are freed without the collector, which else runs after every few calls.
     gc.set_threshold(*_GC_THRESHOLDS)
     try:

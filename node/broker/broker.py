@@ -168,6 +168,8 @@ class Broker:
             framed_address=context.identity.framed_address,
             remoting_addresses=context.identity.remoting_addresses,
         )
+        if not driver.leader_id and driver.no_room is not None:
+            response.no_room = str(driver.no_room)
         async for name in context.turn.over(topics):
             topic = context.state.topic(name)
             if topic is not None:

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from node.config.environment import tls_files
 from node.config.exposure import PROOF_REQUIRED, is_peer_port_open, serves_rocketmq
 from node.config.settings import PORT_MAX, VIP_PORT_DISTANCE, Settings
 from node.config.types import Address
 from node.errors.nameserver import NameServerSettingsError
 from node.peers.security.proof import SECRET_SIZE_BYTES_MIN
+from node.peers.security.tls import TlsFileError, server_context
 from node.runtime.private_files import unusable
 
 _PAGE_SIZE_BYTES: Final = 4096
@@ -163,6 +165,12 @@ def _security_conflicts(settings: Settings) -> Iterator[Conflict]:
         what = "clients without TLS show no certificate"
         names = ("rocketmq_tls", "tls_client_auth")
         yield Conflict(names, what, "set rocketmq_tls = required")
+    tls = tls_files(settings)
+    if tls is not None and _can_be_taken(tls.key) and not any(map(_why_no_file, filter(None, tls))):
+        try:
+            server_context(tls)
+        except TlsFileError as error:
+            yield Conflict((error.setting,), f"{error.path}: {error.reason}", error.remedy)
     for name in _FILES:
         path = getattr(settings, name)
         missing = None if path is None else _why_no_file(path)

@@ -28,6 +28,7 @@ from node.framed.header import KIND
 from node.runtime.accounts import Kind
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.services.server import PortTakenError
+from quorumlog.tls_words import reason_of
 
 SETTING: Final = "listen_framed"
 _BACKLOG: Final = 1_024
@@ -214,7 +215,8 @@ class FramedServer:
                 ssl_handshake_timeout=seconds if tls is not None else None,
             )
         except OSError as error:  # Errors of TLS are OSErrors, and so is a time-out.
-            connections.note(Reason.HANDSHAKE, host, str(error) or "it was not finished in time")
+            detail = str(reason_of(error) or error) or "it was not finished in time"
+            connections.note(Reason.HANDSHAKE, host, detail)
             connection.abandon()
             accepted.close()
 

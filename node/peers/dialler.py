@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar
 from node.peers.handshake import CloseCode
 from node.peers.stream import LinkTraffic, Stream
 from node.peers.types import LinkLimits, PeerStats
+from quorumlog.tls_words import reason_of
 from raft.messages import NodeId
 
 _NOT_IN_TIME: Final = "the handshake was not finished in time; is TLS on at one side only?"
@@ -114,7 +115,7 @@ class Handshakes(Generic[_Connection]):
             self._end(connection, CloseCode.TIMEOUT, _NOT_IN_TIME)
         except (OSError, UnicodeError) as error:  # UnicodeError for an invalid host name.
             code = CloseCode.TLS if isinstance(error, ssl.SSLError) else failure
-            self._end(connection, code, str(error))
+            self._end(connection, code, str(reason_of(error) or error))
         except asyncio.CancelledError:
             self._end(connection, CloseCode.STOPPING, why_cancelled)
             raise

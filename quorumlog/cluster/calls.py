@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from quorumlog.cluster.channels import NodeChannel, answer_of
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.framed.frames import FRAMED_METHODS
+from quorumlog.cluster.full_disks import FULL_DISKS
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.cluster.routes import Router
 from quorumlog.errors import (
@@ -241,6 +242,7 @@ class _Attempts:
             raise self._late(error) from error
         if not error.retryable:
             raise self._final(error)
+        FULL_DISKS.note(error)
         self._calls.retries += 1
         if isinstance(error, NotLeaderError | UnavailableError):
             self._redirects += 1

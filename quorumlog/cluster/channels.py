@@ -18,13 +18,16 @@ from google.protobuf.message_factory import GetMessageClass
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.framed.port import FramedPort
 from quorumlog.cluster.tls import TlsCredentials
+from quorumlog.cluster.tls_trouble import as_tls_trouble
 from quorumlog.cluster.transport import Transport
 from quorumlog.errors import (
     ClosedError,
     InvalidRequestError,
     Outcome,
+    QuorumlogError,
     UnavailableError,
     from_rpc,
+    is_not_connected,
 )
 from quorumlog.pb import (
     admin_pb2,
@@ -95,15 +98,15 @@ def _call(channel: Any, method: MethodDescriptor) -> Any:
 class NodeChannel:
     """The channel to one address, its calls, and the framed port of the node there."""
 
-    __slots__ = ("address", "channel", "framed", "rpc")
+    __slots__ = ("_credentials", "address", "channel", "framed", "rpc")
 
     def __init__(self, address: str, credentials: Credentials, transport: Transport) -> None:
-        self.address = address
+        self.address, self._credentials = address, credentials
         self.framed: FramedPort | None = None
         """The framed port; None: this client uses gRPC only."""
         of_channel, context = credentials, None
         if isinstance(credentials, TlsCredentials):
-            of_channel, context = credentials
+            of_channel, context = credentials.channel, credentials.context
         if of_channel is None:
             self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
@@ -114,6 +117,14 @@ class NodeChannel:
             # a thread for its channel.
             ask = partial(_ask_route, address, self.rpc.Route)
             self.framed = FramedPort(address, context, ask, is_required=transport == "framed")
+
+    async def explained(self, error: QuorumlogError) -> QuorumlogError:
+        """Return the error of a call, with its cause if TLS let no connection come about."""
+        tls = self._credentials
+        is_known = tls is None or isinstance(tls, TlsCredentials)
+        if not is_known or not is_not_connected(error):
+            return error
+        return await as_tls_trouble(error, self.address, tls)
 
     async def close(self) -> None:
         """Close all connections; calls under way fail as unavailable."""

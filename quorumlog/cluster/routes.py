@@ -17,10 +17,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.cluster.channels import CHANNELS_MAX, Channels, NodeChannel, answer_of
+from quorumlog.cluster.full_disks import FULL_DISKS
 from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.tls_trouble import TLS_TROUBLE
 from quorumlog.errors import (
     InvalidRequestError,
     QuorumlogError,
+    StoreFullError,
     UnavailableError,
     UnimplementedError,
     WrongClusterError,
@@ -280,6 +283,7 @@ class Router:
             poll.last_error = answer
             # A node of another cluster fails the search only if no other node answers.
             is_final = isinstance(answer, WrongClusterError | UnimplementedError)
+            is_final = is_final or answer.code == TLS_TROUBLE
             poll.is_final = is_final and not poll.answered
             return
         poll.is_final = False
@@ -302,6 +306,9 @@ class Router:
         is_dead = named == self._suspected and answer.term <= self._suspected_term
         if named and not is_dead:
             poll.offer(answer.term, answer.leader_id, named, is_confirmed=False)
+        elif answer.no_room:
+            poll.last_error = StoreFullError(f"{address} cannot lead: {answer.no_room}")
+            FULL_DISKS.note(poll.last_error)
         else:
             poll.last_error = UnavailableError(f"{address} knows no leader; wait a moment")
 
@@ -336,7 +343,7 @@ class Router:
         except QuorumlogError as error:
             if node.framed is not None:
                 node.framed.node_failed()
-            return address, error
+            return address, await node.explained(error)
         if node.framed is not None:
             node.framed.learn(answer)
         return address, answer

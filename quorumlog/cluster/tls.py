@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quorumlog.arguments import check_path
 from quorumlog.errors import InvalidRequestError
+from quorumlog.tls_words import reason_of_key
 
 if TYPE_CHECKING:
     import ssl
@@ -24,6 +25,8 @@ class TlsCredentials(NamedTuple):
     """For gRPC."""
     context: "ssl.SSLContext"
     """For frames."""
+    files: "ClientTls"
+    """Where both come from, for the texts of errors."""
 
 
 class ClientTls(NamedTuple):
@@ -59,24 +62,38 @@ class ClientTls(NamedTuple):
         ca, certificate, key = (
             Path(path).read_bytes().removeprefix(codecs.BOM_UTF8) if path else None for path in self
         )
-        try:
-            context = ssl.create_default_context(cafile=self.ca or None)
-            if self.certificate:
+        context = ssl.create_default_context() if ca is None else _trusting(self.ca)
+        if key is not None:
+            try:
                 context.load_cert_chain(
                     self.certificate,
                     self.key,
                     password=b"",  # Else OpenSSL asks for it on the terminal, if there is one.
                 )
-        except ssl.SSLError as error:
-            given = ", ".join(filter(None, self))
-            raise InvalidRequestError(
-                f"TLS cannot use {given} ({error}); each must be PEM, and a key that of its "
-                f"certificate, without a passphrase"
-            ) from None
+            except ssl.SSLError as error:
+                _trusting(self.certificate)  # Names this file, if the fault is its own.
+                raise _of_key(self.key, key, error) from None
         if ca is None:  # gRPC would trust others than frames do, of its own.
             authorities = context.get_ca_certs(binary_form=True)
             ca = "".join(map(ssl.DER_cert_to_PEM_cert, authorities)).encode() or None
-        return TlsCredentials(grpc.ssl_channel_credentials(ca, key, certificate), context)
+        return TlsCredentials(grpc.ssl_channel_credentials(ca, key, certificate), context, self)
+
+
+def _trusting(path: str) -> "ssl.SSLContext":
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=path)
+    except ssl.SSLError:
+        raise InvalidRequestError(
+            f"TLS cannot use {path}: no certificate in PEM can be read; write certificates as PEM, "
+            f"from BEGIN CERTIFICATE to END CERTIFICATE"
+        ) from None
+
+
+def _of_key(path: str, key: bytes, error: Exception) -> InvalidRequestError:
+    reason = reason_of_key(key, error, path)
+    return InvalidRequestError(f"TLS cannot use {path}: {reason}")
 
 
 NO_TLS: Final = ClientTls()

@@ -313,7 +313,7 @@ class GroupRoute(_message.Message):
     def __init__(self, group: _Optional[str] = ..., kind: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicRoute, _Mapping]]] = ...) -> None: ...
 
 class RouteResponse(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "term", "leader_id", "nodes", "topics", "batch_size_bytes_max", "body_size_bytes_max", "group", "groups", "framed_address", "remoting_addresses")
+    __slots__ = ("cluster_id", "node_id", "term", "leader_id", "nodes", "topics", "batch_size_bytes_max", "body_size_bytes_max", "group", "groups", "framed_address", "remoting_addresses", "no_room")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -326,6 +326,7 @@ class RouteResponse(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     FRAMED_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REMOTING_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    NO_ROOM_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node_id: int
     term: int
@@ -338,4 +339,5 @@ class RouteResponse(_message.Message):
     groups: _containers.RepeatedCompositeFieldContainer[GroupRoute]
     framed_address: str
     remoting_addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicRoute, _Mapping]]] = ..., batch_size_bytes_max: _Optional[int] = ..., body_size_bytes_max: _Optional[int] = ..., group: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupRoute, _Mapping]]] = ..., framed_address: _Optional[str] = ..., remoting_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    no_room: str
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicRoute, _Mapping]]] = ..., batch_size_bytes_max: _Optional[int] = ..., body_size_bytes_max: _Optional[int] = ..., group: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupRoute, _Mapping]]] = ..., framed_address: _Optional[str] = ..., remoting_addresses: _Optional[_Iterable[str]] = ..., no_room: _Optional[str] = ...) -> None: ...

@@ -10,10 +10,10 @@ import pytest
 import quorumlog
 from deploy.local import LocalCluster
 from node.rocketmq.forwarder import SERVICE
+from qlog.server.authority import Authority
 from quorumlog.pb.rocketmq_pb2 import QueryRouteRequest, QueryRouteResponse, Resource
 from tests.compat.drivers import CallFailedError, Client, body_of
 from tests.compat.test_clients import receive
-from tests.node.peers.certificates import Authority
 from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long

@@ -36,6 +36,7 @@ from raft.errors import NotLeaderError
 from raft.messages import Index, NodeId, Term
 from raft.ready import EntryKind
 from raft.transitions import Role
+from store.errors import StoreError
 from store.files.file_system import FileSystem
 from store.record.message import Message
 from tests.patience import eventually
@@ -63,6 +64,7 @@ class LocalDriver:
         self.role = Role.LEADER
         self.term: Term = 1
         self.leader_id: NodeId = 1
+        self.no_room: StoreError | None = None
         self.is_ready = True
         self.is_holding = False
         """Entries are written and stay undecided."""

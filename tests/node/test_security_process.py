@@ -70,7 +70,7 @@ def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
         arguments = ["topic", "list", "--server", address]
         stranger = CliRunner().invoke(main, arguments, env=dict.fromkeys(mine), prog_name="qlog")
         assert stranger.exit_code == 3, stranger.stdout
-        assert "client.unavailable" in stranger.stderr
+        assert "code client.tls" in stranger.stderr
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from node.peers.security import tls
 from qlog.cluster import config_files
 from qlog.messages.produce_input import parse_json_lines, parse_lines
 from qlog.rocketmq.source import access_of
+from qlog.server.authority import Authority
 from quorumlog.cluster.tls import ClientTls
-from tests.node.peers.certificates import Authority
 
 
 def _settings(file: Path | None, **given: Any) -> Settings:
@@ -43,7 +43,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "password": ("0123456789abcdef0123456789abcdef", _name_server),
     "keys of a source": ("first s1\n", lambda file: access_of(file, None)),
     "tables": ("{}", lambda file: config_files._read(file.parent)),
-    "certificates": ("-----BEGIN", tls._read),
+    "certificates": ("-----BEGIN", lambda file: tls._read(tls.TlsFiles(file, file), "key")),
     "lines": (
         "key=body",
         lambda file: list(

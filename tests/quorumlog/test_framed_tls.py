@@ -6,8 +6,9 @@ import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
+from qlog.server.authority import Authority
 from quorumlog import ClientTls, errors
-from tests.node.peers.certificates import Authority, tls_settings
+from tests.node.peers.certificates import tls_settings
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.long

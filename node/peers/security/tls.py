@@ -11,11 +11,13 @@ import contextlib
 import re
 import ssl
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import grpc
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from node.errors.common import NodeError
+from quorumlog.tls_words import reason_of_key
+
+if TYPE_CHECKING:
+    import grpc
 
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
@@ -25,9 +27,11 @@ class TlsFileError(NodeError):
 
     code = "node.tls_file"
     status = "FAILED_PRECONDITION"
-    text = "{paths}: {reason}; check that the PEM files exist and belong together"
-    paths: str
+    text = "{path} ({setting}): {reason}; {remedy}"
+    setting: str
+    path: str
     reason: str
+    remedy: str
 
 
 class TlsFiles(NamedTuple):
@@ -38,6 +42,10 @@ class TlsFiles(NamedTuple):
     key: Path
     ca: Path | None = None
     """Authority that signs the certificates of the peers."""
+
+    def error(self, name: str, reason: str, remedy: str) -> TlsFileError:
+        """Return the error of a file, `name` being that of its field."""
+        return TlsFileError(f"tls_{name}_file", str(getattr(self, name)), reason, remedy)
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
@@ -67,25 +75,29 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def grpc_client_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
+def grpc_client_credentials(files: TlsFiles) -> "grpc.ChannelCredentials":
     """Return credentials to dial the client service of another node. Raises TlsFileError."""
+    import grpc
+
     if files.ca is not None:
-        roots: bytes | None = _read(files.ca)
+        roots: bytes | None = _read(files, "ca")
     else:  # Those that peers trust; gRPC has others of its own.
         authorities = client_context(files).get_ca_certs(binary_form=True)
         roots = "".join(map(ssl.DER_cert_to_PEM_cert, authorities)).encode() or None
-    return grpc.ssl_channel_credentials(roots, _read(files.key), _read(files.certificate))
+    return grpc.ssl_channel_credentials(roots, _read(files, "key"), _read(files, "certificate"))
 
 
 def grpc_server_credentials(
     files: TlsFiles, *, require_client_certificate: bool
-) -> grpc.ServerCredentials:
+) -> "grpc.ServerCredentials":
     """Return credentials for the gRPC services. Raises TlsFileError, also for faults that gRPC
     would report only at the first connection."""
+    import grpc  # `qlog config check` does without.
+
     server_context(files)
-    ca = _read(files.ca) if files.ca is not None else None
+    ca = _read(files, "ca") if files.ca is not None else None
     return grpc.ssl_server_credentials(
-        [(_read(files.key), _read(files.certificate))],
+        [(_read(files, "key"), _read(files, "certificate"))],
         root_certificates=ca,
         require_client_auth=require_client_certificate,
     )
@@ -95,17 +107,17 @@ def ends_unix_s(files: TlsFiles) -> dict[str, int]:
     """Return when the first certificate of each file ends, in seconds since 1970, by `certificate`
     and `ca`. New connections are refused from then on. A certificate that cannot be read has no
     end. Raises TlsFileError."""
-    end_by_file = {"certificate": _ends_unix_s(files.certificate)}
+    end_by_file = {"certificate": _ends_unix_s(files, "certificate")}
     if files.ca is not None:
-        end_by_file["ca"] = _ends_unix_s(files.ca)
+        end_by_file["ca"] = _ends_unix_s(files, "ca")
     return {name: min(ends) for name, ends in end_by_file.items() if ends}
 
 
-def _ends_unix_s(path: Path) -> list[int]:
+def _ends_unix_s(files: TlsFiles, name: str) -> list[int]:
     from cryptography import x509  # 8 MB and 0.1 s of a start, for nodes with TLS alone.
 
     ends = []
-    for one in _PEM.findall(_text(path)):
+    for one in _PEM.findall(_read(files, name).decode("utf-8", "replace")):
         with contextlib.suppress(ValueError):  # No start depends on it.
             certificate = x509.load_pem_x509_certificate(one.encode())
             ends.append(int(certificate.not_valid_after_utc.timestamp()))
@@ -115,26 +127,32 @@ def _ends_unix_s(path: Path) -> list[int]:
 def _context(files: TlsFiles, protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3  # All peers are of this project.
+    _load(files, "certificate", ssl.SSLContext(protocol))  # Alone, so that its fault is its own.
+    if files.ca is not None:
+        _load(files, "ca", context)
+    key = _read(files, "key")
     try:
         # With a passphrase on the key, OpenSSL would ask on the terminal and hang the node: give
         # none.
         context.load_cert_chain(files.certificate, files.key, password="")
     except (OSError, ValueError) as error:
-        raise TlsFileError(f"{files.certificate}, {files.key}", str(error)) from error
-    if files.ca is not None:
-        try:
-            context.load_verify_locations(files.ca)
-        except (OSError, ValueError) as error:
-            raise TlsFileError(str(files.ca), str(error)) from error
+        raise files.error("key", *reason_of_key(key, error, files.key)) from error
     return context
 
 
-def _text(path: Path) -> str:
-    return _read(path).decode("utf-8", "replace")
-
-
-def _read(path: Path) -> bytes:
+def _load(files: TlsFiles, name: str, context: ssl.SSLContext) -> None:
+    _read(files, name)
     try:
-        return path.read_bytes().removeprefix(codecs.BOM_UTF8)  # gRPC would find no PEM behind it.
+        context.load_verify_locations(getattr(files, name))
+    except (OSError, ValueError) as error:
+        do = "write certificates as PEM, from BEGIN CERTIFICATE to END CERTIFICATE"
+        raise files.error(name, "no certificate in PEM can be read", do) from error
+
+
+def _read(files: TlsFiles, name: str) -> bytes:
+    try:
+        content: bytes = getattr(files, name).read_bytes()
     except OSError as error:
-        raise TlsFileError(str(path), str(error)) from error
+        reason = f"the file cannot be read: {error.strerror}"
+        raise files.error(name, reason, "check the path and its owner") from error
+    return content.removeprefix(codecs.BOM_UTF8)  # gRPC would find no PEM behind it.

@@ -152,6 +152,11 @@ class RaftDriver:
         return self.replica.core.state.leader
 
     @property
+    def no_room(self) -> StoreError | None:
+        """Why the log takes no entry of this node, which cannot lead then; None: it has room."""
+        return self.log.store.room_error
+
+    @property
     def commit_index(self) -> Index:
         """Last entry known to be committed."""
         return self.replica.core.state.commit

@@ -16,8 +16,10 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 
 from node.runtime.logs.line_budget import LIBRARY_LINES
+from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.logs.raw_lines import take_over
 from quorumlog.foreign_text import shown, shown_lines
+from quorumlog.tls_words import reason_of
 
 SECRET_WORDS: Final = frozenset(
     {"secret", "password", "token", "auth", "credential", "private_key"}
@@ -27,6 +29,7 @@ OWN_PACKAGES: Final = ("node", "raft", "store")
 PYTHON_LINES: Final = "stderr"
 NATIVE_LINES: Final = "native"
 """Components of lines that were written to stderr past the log."""
+_TLS_LINES: Final = RateLimitedLog(logging.getLogger("node.grpc"))
 _LIBRARY_LEVEL: Final = logging.WARNING
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -143,6 +146,10 @@ def _log_python_line(line: str) -> None:
 
 
 def _log_native_line(line: str) -> None:
+    reason = reason_of(line) if "Handshake failed" in line else None
+    if reason is not None:
+        _TLS_LINES.warn(f"gRPC connection refused, {reason.what}", reason.do)
+        return
     gone = LIBRARY_LINES.take(NATIVE_LINES)
     if gone is not None:
         structlog.get_logger().warning(line, component=NATIVE_LINES, **_gone(gone))

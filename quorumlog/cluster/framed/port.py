@@ -27,6 +27,7 @@ from quorumlog.errors import (
     UnimplementedError,
 )
 from quorumlog.pb import log_pb2
+from quorumlog.tls_words import reason_of
 
 CONNECT_TIMEOUT_S: Final = 1.0
 GRACE_S: Final = 0.1
@@ -229,7 +230,12 @@ class FramedPort:
             elif not connection.broke_protocol:  # That was noted.
                 self._failed(error.message)
         except (OSError, ValueError) as error:  # Time-outs, TLS, and names that are none, too.
-            self._failed(str(error) or f"no connection within {CONNECT_TIMEOUT_S:g} s")
+            reason = reason_of(error)
+            self._failed(
+                reason.what
+                if reason
+                else str(error) or f"no connection within {CONNECT_TIMEOUT_S:g} s"
+            )
         except Exception as bug:  # noqa: BLE001 - as a rule no caller waits for it.
             _log.exception("%s: its framed port is not used", self._address)
             self._failed(f"{type(bug).__name__}: {bug}")

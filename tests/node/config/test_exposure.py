@@ -12,6 +12,7 @@ from node.config.exposure import (
     serves_rocketmq,
 )
 from node.config.types import Address
+from qlog.server.authority import Authority
 from tests.node.config.test_settings import problems, settings
 
 OUTSIDE = "0.0.0.0:40911"
@@ -24,14 +25,14 @@ def keys_of_problems(**flags: Any) -> list[str]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    for name in ("secret", "certificate", "key", "ca"):
-        (tmp_path / name).write_text("0123456789abcdef0123456789abcdef")
-        (tmp_path / name).chmod(0o600)
+    secret, node = tmp_path / "secret", Authority(tmp_path).files("node")
+    secret.write_text("0123456789abcdef")
+    secret.chmod(0o600)
     return {
         "secret_file": str(tmp_path / "secret"),
-        "tls_certificate_file": str(tmp_path / "certificate"),
-        "tls_key_file": str(tmp_path / "key"),
-        "tls_ca_file": str(tmp_path / "ca"),
+        "tls_certificate_file": str(node.certificate),
+        "tls_key_file": str(node.key),
+        "tls_ca_file": str(node.ca),
     }
 
 

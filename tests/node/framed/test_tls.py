@@ -10,8 +10,8 @@ from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
 from node.peers.security.tls import TlsFiles, client_port_context
 from node.runtime.accounts import Kind, Limit
+from qlog.server.authority import Authority
 from tests.node.framed.servers import append, put, served
-from tests.node.peers.certificates import Authority
 from tests.patience import eventually
 
 pytestmark = pytest.mark.parametrize("loop", ["uvloop"])

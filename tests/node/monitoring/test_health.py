@@ -104,7 +104,7 @@ def test_lines_show_texts_of_clients_as_escapes(lines: io.StringIO) -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (TlsFileError("a.pem", "no"), EXIT_BAD_CONFIG),
+        (TlsFileError("tls_ca_file", "a.pem", "no", "do"), EXIT_BAD_CONFIG),
         (CorruptionError("f", 1, "crc", "1", "2"), EXIT_BAD_DATA),
         (LayoutError("d", "x", "y"), EXIT_BAD_DATA),
         (IdentityMismatchError("d", "node", "1", "2"), EXIT_BAD_DATA),

@@ -22,6 +22,7 @@ from node.peers.security.tls import (
     server_context,
 )
 from node.peers.types import LinkLimits
+from qlog.server.authority import Authority
 from tests.node.links import (
     LIMITS,
     Frame,
@@ -33,14 +34,14 @@ from tests.node.links import (
     send,
     transport_of,
 )
-from tests.node.peers.certificates import Authority, new_year
+from tests.node.peers.certificates import new_year
 from tests.patience import PATIENCE_S, eventually
 from tests.seeds import noise
 
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls"))
+    return Authority(tmp_path_factory.mktemp("tls"), ends=new_year(2120))
 
 
 @pytest.fixture(scope="module")
@@ -71,17 +72,23 @@ async def test_frames_pass_over_tls(authority: Authority) -> None:
         assert tls.version() == "TLSv1.3"
 
 
-@pytest.mark.parametrize(
-    "case", ["other authority", "other address", "no client certificate", "expired"]
-)
+NAMES = {
+    "other authority": "an authority that this side does not trust",
+    "other address": "its certificate is of another host",
+    "no client certificate": "",
+    "expired": "its certificate has expired",
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
 async def test_a_certificate_that_does_not_fit_is_refused(
     case: str, files: TlsFiles, authority: Authority, tmp_path: Path
 ) -> None:
     wrong = {
         "other authority": Authority(tmp_path).files("stranger"),
-        "other address": authority.files("elsewhere", address="127.0.0.99"),
+        "other address": authority.files("elsewhere", hosts=["127.0.0.99"]),
         "no client certificate": files,
-        "expired": authority.files("expired", to=new_year(2021)),
+        "expired": authority.files("expired", ends=new_year(2021)),
     }[case]
 
     node1, node2 = _node(1, files), _node(2, wrong)
@@ -97,8 +104,7 @@ async def test_a_certificate_that_does_not_fit_is_refused(
             node1.link.set_peers({2: ("127.0.0.1", node2.port)})
             await eventually(lambda: node1.link.stats().peers[0].last_trouble.startswith("tls: "))
             trouble = node1.link.stats().peers[0].last_trouble
-            assert "certificate verify failed" in trouble
-            assert ("has expired" in trouble) is (case == "expired")
+            assert NAMES[case] in trouble
         assert node1.events == []
 
 
@@ -185,12 +191,12 @@ async def test_while_authorities_change_certificates_of_both_are_taken(tmp_path:
 
 @pytest.mark.parametrize("year", [1972, 2026, 2049, 2050, 2500, 9999])
 def test_when_certificates_end_is_known(authority: Authority, tmp_path: Path, year: int) -> None:
-    files = authority.files("own", to=new_year(year))
+    files = authority.files("own", ends=new_year(year))
     assert files.ca is not None
     expected = {"certificate": new_year(year).timestamp(), "ca": new_year(2120).timestamp()}
     assert ends_unix_s(files) == expected
     chain = tmp_path / "chain.pem"
-    later = authority.files("other", to=new_year(9999)).certificate.read_text()
+    later = authority.files("other", ends=new_year(9999)).certificate.read_text()
     for tables in ((files.certificate.read_text(), later), (later, files.certificate.read_text())):
         chain.write_text("a text\n".join(tables))
         ends = ends_unix_s(files._replace(certificate=chain, ca=None))
@@ -225,7 +231,7 @@ def test_a_file_that_cannot_be_used_is_named(
 
 
 def test_a_key_of_another_certificate_is_refused(files: TlsFiles, authority: Authority) -> None:
-    with pytest.raises(TlsFileError, match="check that the PEM files exist and belong together"):
+    with pytest.raises(TlsFileError, match="is of another certificate"):
         server_context(files._replace(key=authority.files("other").key))
 
 

@@ -20,6 +20,7 @@ from qlog.rocketmq.records import Mark, messages_in
 from qlog.rocketmq.shapes import SETTINGS, TABLE, SourceError, document_of
 from qlog.rocketmq.source import RocketSource
 from qlog.rocketmq.target import TargetError, queues_of_topic
+from qlog.server.authority import Authority
 from quorumlog.errors import NotFoundError
 from quorumlog.pb.common_pb2 import Delays
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
@@ -28,7 +29,6 @@ from store import format as fmt
 from store.errors import LimitExceededError
 from store.record.message import encode_message, encode_properties
 from tests.node.broker_fakes import configure, request
-from tests.node.peers.certificates import Authority
 from tests.node.rocketmq.remoting.clients import Gateway
 from tests.node.rocketmq.remoting.codes import COMMIT
 from tests.qlog.rocketmq.clusters import Clusters, clusters_at

@@ -9,7 +9,7 @@ from node.peers.security.tls import client_port_context
 from node.rocketmq.remoting.access import check_signature, signature
 from node.rocketmq.remoting.protocol.command import Command, decode
 from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME
-from tests.node.peers.certificates import Authority
+from qlog.server.authority import Authority
 from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import Gateway, client_at, gateway_at
 from tests.node.rocketmq.remoting.test_command import FRAMES, parts_of

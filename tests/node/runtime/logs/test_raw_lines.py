@@ -171,8 +171,11 @@ def test_a_node_s_log_is_json_whatever_strangers_do(tmp_path: Path) -> None:
             careless.wrap_socket(link) as tls,
         ):
             tls.recv(1)
-        wait_for("lines of gRPC", lambda: '"native"' in node.log_path.read_text())
+        wait_for("the fault", lambda: "it shows no certificate" in node.log_path.read_text())
         node.stop()
     lines = [json.loads(line) for line in node.log_path.read_text().splitlines()]
     assert len([line for line in lines if line["component"] == "native"]) <= 3 * LINE_COUNT_MAX
+    refused = [line["event"] for line in lines if line["component"] == "node.grpc"]
+    assert 2 <= len(refused) <= 8
+    assert "it does not speak TLS, and this side does: use TLS on both sides" in refused[0]
     assert len([line for line in lines if "http_connections" in line["component"]]) <= 8

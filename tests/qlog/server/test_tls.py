@@ -1,0 +1,84 @@
+"""`qlog tls dev`, and TLS files that `qlog config check` and `qlog serve` refuse alike."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from cryptography.hazmat.primitives import serialization
+
+from node.runtime.fail_stop import EXIT_BAD_CONFIG
+from qlog import main
+from qlog.server.authority import Authority
+from tests.node.processes import SingleNode
+
+
+def run(*words: str | Path, environment: dict[str, str] | None = None) -> Result:
+    """Run `qlog`."""
+    return CliRunner().invoke(main, [*map(str, words)], env=environment, prog_name="qlog")
+
+
+def test_made_files_serve_a_node_and_its_clients(tmp_path: Path) -> None:
+    made = run("tls", "dev", tmp_path / "certs", "--host", "node1.example", "-o", "json")
+    given = json.loads(made.stdout)
+    keys = [tmp_path / "certs" / f"{name}.key" for name in ("server", "client")]
+    assert [key.stat().st_mode & 0o777 for key in keys] == [0o600, 0o600]
+    assert given["hosts"] == ["127.0.0.1", "localhost", "node1.example"]
+    again = run("tls", "dev", tmp_path / "certs")
+    assert again.exit_code == 3
+    assert "has ca.pem, server.pem, server.key, client.pem, client.key already" in again.stderr
+    text = run("tls", "dev", tmp_path / "o'ther").stdout
+    settings, _, exports = text.partition("# into the shell of qlog:\n")
+    assert tomllib.loads(settings).keys() == given["settings"].keys()
+    assert exports.count("export QUORUMLOG_CLIENT_TLS_") == 3
+    flags = {name: "" if value is True else value for name, value in given["settings"].items()}
+    with SingleNode(tmp_path / "n", **flags) as node:
+        address = node.node_json()["address"]
+        for host in ("127.0.0.1", "localhost"):
+            at = f"{host}:{address.rpartition(':')[2]}"
+            shown = run("topic", "list", "-s", at, environment=given["environment"])
+            assert shown.exit_code == 0, shown.stderr
+
+
+FAULTS = {
+    "passphrase": ("tls_key_file", "has a passphrase, which is never asked for", "openssl pkey"),
+    "other key": ("tls_key_file", "the key is of another certificate", "made with"),
+    "empty key": ("tls_key_file", "no private key in PEM can be read", "BEGIN PRIVATE KEY"),
+    "empty certificate": ("tls_certificate_file", "no certificate in PEM", "BEGIN CERTIFICATE"),
+    "half a CA": ("tls_ca_file", "no certificate in PEM", "BEGIN CERTIFICATE"),
+    "directory": ("tls_ca_file", "there is no file", "correct the path"),
+}
+
+
+@pytest.mark.parametrize("command", ["config check", "serve"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_file_that_cannot_be_used_is_refused_by_name(
+    tmp_path: Path, command: str, fault: str
+) -> None:
+    authority = Authority(tmp_path)
+    own, other = authority.files("node"), authority.files("other")
+    key = serialization.load_pem_private_key(own.key.read_bytes(), None)
+    if fault == "passphrase":
+        encryption = serialization.BestAvailableEncryption(b"secret")
+        form = serialization.PrivateFormat.PKCS8
+        own.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, encryption))
+    elif fault == "other key":
+        own.key.write_bytes(other.key.read_bytes())
+    elif fault == "half a CA":
+        authority.path.write_bytes(authority.path.read_bytes()[:200])
+    elif fault.startswith("empty"):
+        (own.key if fault == "empty key" else own.certificate).write_bytes(b"")
+    flags = {
+        "--directory": tmp_path / "data",
+        "--tls-certificate-file": own.certificate,
+        "--tls-key-file": own.key,
+        "--tls-ca-file": tmp_path if fault == "directory" else authority.path,
+    }
+    words = [word for flag in flags.items() for word in flag]
+    refused = run(*command.split(), "--node-id", "1", *words)
+    assert refused.exit_code == (EXIT_BAD_CONFIG if command == "serve" else 1)
+    for part in FAULTS[fault]:
+        assert part in refused.output
+    assert "_ssl.c" not in refused.output or fault == "empty key"
+    assert not (tmp_path / "data").exists()
