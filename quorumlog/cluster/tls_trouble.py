@@ -62,7 +62,8 @@ async def _found(address: str, tls: TlsCredentials | None) -> TlsReason | None:
         try:
             reason = await _tried(address, tls)
         except (OSError, ValueError, TimeoutError) as error:
-            return reason_of(error)
+            # A plain port that closed a plain connection has no fault of TLS.
+            return None if tls is None else reason_of(error)
         if reason is None:
             return None
     return reason

@@ -12,6 +12,7 @@ from quorumlog.cluster.calls import Calls
 from quorumlog.cluster.channels import Channels
 from quorumlog.cluster.nameserver import NameServers
 from quorumlog.cluster.routes import Router
+from quorumlog.cluster.tls_trouble import as_tls_trouble
 from quorumlog.errors import Outcome, UnavailableError, UnimplementedError
 from quorumlog.pb import log_pb2, transaction_pb2
 from tests.patience import eventually
@@ -114,3 +115,17 @@ async def test_a_kept_error_keeps_no_connection(asked: asyncio.Event) -> None:
 def _connection_count(port: int) -> int:
     connections = psutil.Process().net_connections("tcp")
     return sum(bool(one.raddr) and one.raddr[1] == port for one in connections)
+
+
+@pytest.mark.parametrize("greeting", [b"", b"\0\0\x12\4\0\0\0\0\0"])
+async def test_a_plain_port_that_closes_a_plain_connection_has_no_fault_of_tls(
+    greeting: bytes,
+) -> None:
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        writer.close()
+
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        error = UnavailableError("Socket closed")
+        assert await as_tls_trouble(error, address, None) is error
