@@ -50,6 +50,7 @@ class LocalError(Exception):
     outcome = "not_applied"
 
     def __init__(self, code: str, what: str, do: str) -> None:
+        assert code in _CAUSES, code
         super().__init__(code, what, do)
         self.code, self.what, self.do = code, what, do
 
@@ -76,6 +77,7 @@ _CAUSES: Final = {
     "local.not_ready": "a node is ready when it has a leader and has caught up with it",
     "local.other_host": "this machine starts and ends the nodes of its own only",
     "local.port_taken": "a node needs its own ports",
+    "local.running": "its files are in use",
 }
 
 

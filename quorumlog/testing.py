@@ -179,6 +179,9 @@ def _local(directory: Path, command: str, *options: str) -> str:
     )
     if ended.returncode in _ENDED:
         return ended.stdout
+    if ended.stderr.startswith("{"):  # As the result would be.
+        said = json.loads(ended.stderr)
+        raise QuorumlogError(f"{said['what']}; {said['do']}", code=said["code"] or "local.failed")
     lines = dict(re.findall(r"^ *(error|why|do): +(.*)$", ended.stderr, re.M))
     code = re.search(r"\blocal\.[a-z_]+\b", lines.get("why", ""))
     what, do = lines.get("error", ended.stderr.strip()), lines.get("do", f"see {directory}")

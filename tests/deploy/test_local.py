@@ -127,7 +127,7 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
     run("qlog local purge", code=3)
     run(f"{hint(other)} --yes")
     assert [path.name for path in root.iterdir()] == ["mine"]
-    assert "there is no local cluster" in run("qlog local purge", code=3).stderr
+    assert "there is no local cluster" in run("qlog local purge", code=4).stderr
 
 
 @pytest.mark.long
