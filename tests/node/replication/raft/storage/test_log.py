@@ -355,13 +355,7 @@ def test_a_full_disk_refuses_before_anything_is_written_and_recovers(
         log.dispatch(1)  # Makes the first files of queue and index.
         wait_for_room(log, 70_000)  # The next file is there.
         disk.is_full = True
-        lo = 3
-        while log.has_room(10_000):
-            put(log, lo, lo + 3, size_bytes=3000)
-            lo += 3
-        before, last_index = data_image(log), log.last_index
-        refuse_to_prepare(log, lo)
-        assert (data_image(log), log.last_index) == (before, last_index)
+        lo, last_index = put_until_full(log)
         log.append(last_index + 1, 1, EntryKind.NO_OP, None)  # What fits goes on.
         log.dispatch(log.last_index + 1)
         assert queue_numbers(log) == list(range(lo))
@@ -371,16 +365,24 @@ def test_a_full_disk_refuses_before_anything_is_written_and_recovers(
         assert log.store.counters.store_full_count > 0
 
 
-def refuse_to_prepare(log: LedgerLog, lo: int) -> None:
-    """The reason reaches the caller, once the thread that makes files has tried."""
-    deadline = threading.Event()
+def put_until_full(log: LedgerLog) -> tuple[int, int]:
+    """Put messages from number 3 on, until the thread that makes files meets the full disk; return
+    the next number, and the last index."""
+    lo, pause = 3, threading.Event()
     for _ in range(1000):
-        with pytest.raises(StoreError) as refused:
-            log.prepare(batch(lo, lo + 3, size_bytes=3000))
-        if isinstance(refused.value, StoreFullError):
-            return
-        assert refused.value.code == "store.busy"
-        deadline.wait(0.005)
+        before, last_index = data_image(log), log.last_index
+        refused: StoreError | None = None
+        try:
+            put(log, lo, lo + 3, size_bytes=3000)
+        except (BusyError, StoreFullError) as error:
+            refused = error
+        if refused is None:  # A file that was being made when the disk became full.
+            lo += 3
+            continue
+        assert (data_image(log), log.last_index) == (before, last_index)
+        if isinstance(refused, StoreFullError):
+            return lo, last_index
+        pause.wait(0.005)
     raise AssertionError("the full disk was never named")
 
 
