@@ -15,7 +15,7 @@ from qlog.connection import ask, server_option
 from qlog.message_rows import time_text
 from qlog.output import Row
 from qlog.parsed import TIME, Parsed, duration_text, parse_duration
-from quorumlog.command_errors import CliError
+from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:
     from quorumlog.admin.groups import GroupSettings
@@ -250,8 +250,8 @@ def reset(
             return await client.admin.reset_offsets(name, topic, given[0], force=force)
         except GroupNotEmptyError as error:
             what, _, do = error.message.rpartition("; ")
-            why = f"they would go on from where they are (code {error.code})"
-            raise CliError(what, why, f"{do}; or move them as well, with --force") from error
+            why, do = "they would go on from where they are", f"{do}; or move them, with --force"
+            raise CliError(what, why, do, ExitCode.REFUSED, error.code) from error
 
     offsets = ask(server, move)
     rows = [
