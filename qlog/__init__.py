@@ -3,7 +3,7 @@
 Owns the top level only: the list of command groups, exit codes and the last handler of errors. A
 group lives in a module of its own, in the folder of its subject (`messages`, `cluster`, `server`,
 `rocketmq`) or in `commands` of the package that it runs (`bench`, `pipeline`, `planning`), named in
-`COMMANDS` by an import string and imported when it is used: help and completion stay fast, and no
+`SECTIONS` by an import string and imported when it is used: help and completion stay fast, and no
 server code is loaded before a command asks for it. Where the server's modules are not installed
 beside this package, `server_program` runs its commands. `@group.command()` in that module adds a
 command, and `qlog.reference` writes docs/cli.md from the help.
@@ -12,7 +12,7 @@ command, and `qlog.reference` writes docs/cli.md from the help.
 import gc
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pkgutil import extend_path
@@ -71,86 +71,110 @@ class LazyCommand:
         return command
 
 
-COMMANDS = {
-    target.rpartition(":")[2].replace("_", "-"): LazyCommand(target, summary)
-    for target, summary in (
-        ("bench.commands.bench:bench", "Measure this machine, the engine and the cluster."),
-        (
-            "qlog.server.chaos:chaos",
-            "Attack a local cluster while it works, and check every answer that clients got.",
-        ),
-        (
-            "qlog.cluster.cluster:cluster",
-            "Show the nodes, move the leadership, change the members.",
-        ),
-        ("qlog.completion:completion", "Print the completion script of a shell."),
-        ("qlog.server.config:config", "Check and show the settings of a node."),
-        (
-            "qlog.cluster.config_files:config_files",
-            "Write and read topics.json, subscriptionGroup.json and the other tables of RocketMQ.",
-        ),
+def _commands(*rows: tuple[str, str]) -> dict[str, LazyCommand]:
+    """Return the commands of targets with their summaries, by name."""
+    names = (target.rpartition(":")[2].replace("_", "-") for target, _ in rows)
+    return {name: LazyCommand(*row) for name, row in zip(names, rows, strict=True)}
+
+
+SECTIONS = {
+    "Daily work": _commands(
+        ("qlog.messages.produce:produce", "Send messages from a file or a pipe."),
         (
             "qlog.messages.consume:consume",
             "Write the messages of a topic to stdout, and wait for more.",
         ),
-        (
-            "qlog.messages.delay:delay",
-            "Show what is held until it is due, and cancel delayed messages.",
-        ),
-        (
-            "qlog.messages.dlq:dlq",
-            "Show the dead letters of a consumer group, and send them again.",
-        ),
-        ("qlog.explain:explain", "Say what an error code means."),
-        (
-            "planning.commands.fleet:fleet",
-            "Simulate a fleet of hosts with many groups as hosts and zones fail: numbers only, no "
-            "nodes.",
-        ),
+        ("qlog.cluster.topic:topic", "Create, list, describe and delete topics."),
         (
             "qlog.cluster.group:group",
             "List, describe and change consumer groups, and see how far they have come.",
         ),
-        ("qlog.cluster.ha:ha", "Show a master-slave group, and choose its master by hand."),
-        ("qlog.server.local:local", "Run a cluster on this machine, without containers."),
         (
             "qlog.messages.message:message",
             "Fetch single messages, by id or by key, and see what became of one.",
         ),
         (
+            "qlog.messages.dlq:dlq",
+            "Show the dead letters of a consumer group, and send them again.",
+        ),
+        (
+            "qlog.messages.delay:delay",
+            "Show what is held until it is due, and cancel delayed messages.",
+        ),
+        ("qlog.messages.transaction:transaction", "List and end open transactions of producers."),
+    ),
+    "Cluster": _commands(
+        (
+            "qlog.cluster.cluster:cluster",
+            "Show the nodes, move the leadership, change the members.",
+        ),
+        ("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
+        ("qlog.cluster.ha:ha", "Show a master-slave group, and choose its master by hand."),
+        (
             "qlog.cluster.nameserver:nameserver",
             "Run a replica of the name server without a log; or ask the name server.",
+        ),
+    ),
+    "Node": _commands(
+        ("qlog.server.local:local", "Run a cluster on this machine, without containers."),
+        ("qlog.server.serve:serve", "Run one node, until it gets SIGTERM, SIGINT or SIGHUP."),
+        ("qlog.server.config:config", "Check and show the settings of a node."),
+        ("qlog.server.store:store", "Look into a store directory, offline."),
+        ("qlog.server.tls:tls", "Make certificates to try TLS with."),
+    ),
+    "RocketMQ": _commands(
+        (
+            "qlog.rocketmq.commands:rocketmq",
+            "Move topics, messages and groups from a cluster of Apache RocketMQ.",
+        ),
+        (
+            "qlog.cluster.config_files:config_files",
+            "Write and read topics.json, subscriptionGroup.json and the other tables of RocketMQ.",
+        ),
+    ),
+    "Measure": _commands(
+        ("bench.commands.bench:bench", "Measure this machine, the engine and the cluster."),
+        (
+            "planning.commands.plan:plan",
+            "Say what a load needs: disks, network, memory, groups, nodes, hosts, and times "
+            "after a fault.",
+        ),
+        (
+            "planning.commands.fleet:fleet",
+            "Simulate a fleet of hosts with many groups as hosts and zones fail: numbers only, "
+            "no nodes.",
+        ),
+        (
+            "qlog.server.chaos:chaos",
+            "Attack a local cluster while it works, and check every answer that clients got.",
         ),
         (
             "pipeline.commands.pipeline:pipeline",
             "Run a job on Spark, in this process or on a cluster.",
         ),
-        (
-            "planning.commands.plan:plan",
-            "Say what a load needs: disks, network, memory, groups, nodes, hosts, and times after "
-            "a fault.",
-        ),
-        ("qlog.messages.produce:produce", "Send messages from a file or a pipe."),
-        (
-            "qlog.rocketmq.commands:rocketmq",
-            "Move topics, messages and groups from a cluster of Apache RocketMQ.",
-        ),
-        ("qlog.server.serve:serve", "Run one node, until it gets SIGTERM, SIGINT or SIGHUP."),
-        ("qlog.server.store:store", "Look into a store directory, offline."),
-        ("qlog.server.tls:tls", "Make certificates to try TLS with."),
-        ("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
-        ("qlog.cluster.topic:topic", "Create, list, describe and delete topics."),
-        ("qlog.messages.transaction:transaction", "List and end open transactions of producers."),
-    )
+    ),
+    "Help": _commands(
+        ("qlog.explain:explain", "Say what an error code means."),
+        ("qlog.completion:completion", "Print the completion script of a shell."),
+    ),
 }
+"""The commands in the order of `qlog --help`."""
+COMMANDS = {name: lazy for commands in SECTIONS.values() for name, lazy in commands.items()}
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported on first use, and which reports every failure itself."""
 
-    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, LazyCommand],
+        sections: Mapping[str, Iterable[str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """`sections` has the names of all commands under the titles of the help; None: one list."""
         super().__init__(*args, **kwargs)
-        self.lazy = lazy
+        self.lazy, self.sections = lazy, sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, without importing any."""
@@ -166,17 +190,21 @@ class LazyGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing those that are lazy."""
-        names = self.list_commands(ctx)
-        room = formatter.width - 6 - max(map(len, names))  # As much as click leaves for a line.
-        rows = [
-            (name, self.lazy[name].summary)
-            if name in self.lazy
-            else (name, self.commands[name].get_short_help_str(room))
-            for name in names
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """Write the lists of commands without importing those that are lazy."""
+        width = max(map(len, self.list_commands(ctx)))
+        room = formatter.width - 6 - width  # As much as click leaves for a line.
+        for title, names in (self.sections or {"Commands": self.list_commands(ctx)}).items():
+            rows = [
+                (
+                    name.ljust(width),
+                    self.lazy[name].summary
+                    if name in self.lazy
+                    else self.commands[name].get_short_help_str(room),
+                )
+                for name in names
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def main(  # type: ignore[override]  # Click's overloads differ in the return type only.
         self,
@@ -238,6 +266,7 @@ def _check_docstrings() -> None:
 @click.group(
     cls=LazyGroup,
     lazy=COMMANDS,
+    sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="qlog")

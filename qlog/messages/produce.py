@@ -216,11 +216,11 @@ _TIME = Parsed("time", lambda text: parse_time(text) / 1000)
 def produce(server: str | None, output: Format, **options: Any) -> int:
     """Send messages from a file or a pipe.
 
-    Prints how many were acked: what has no receipt is not counted as sent. After the first failure
-    nothing more is read; acked_in_order_count says how many from the first on a new run may skip.
-    Ctrl-C stops reading and waits for receipts; a second Ctrl-C does not wait, and says how many
-    are unknown. Consumers unpack compressed bodies; lz4 and zstd need the extra `compression` on
-    both sides: pip install 'quorumlog[compression]'.
+    Prints how many were acked: what has no receipt is not counted as sent. An error before anything
+    was sent stands alone. After the first failure nothing more is read; acked_in_order_count says
+    how many from the first on a new run may skip. Ctrl-C stops reading and waits for receipts; a
+    second Ctrl-C does not wait, and says how many are unknown. Consumers unpack compressed bodies;
+    lz4 and zstd need the extra `compression` on both sides: pip install 'quorumlog[compression]'.
 
     \b
     JSON of --format jsonl, as `qlog consume -o jsonl` writes it:
@@ -281,7 +281,9 @@ async def _produce(job: Job, server: str | None, output: Format) -> int:
         levels = row["durability"].items()
         texts = [f"{count} {_DURABILITIES.get(level, level)}" for level, count in levels]
         row |= {"durability": ", ".join(texts) or None}
-    print_record(row, output)
+    has_error = reading_error is not None or tally.first_error is not None
+    if tally.acked_count or tally.unknown_count or not has_error:  # Else the error says it all.
+        print_record(row, output)
     return _verdict(tally, reading_error, is_stopped=is_stopped)
 
 
@@ -349,9 +351,14 @@ def _verdict(tally: Tally, reading_error: CliError | None, *, is_stopped: bool) 
     if tally.first_error is not None:
         reason = explain(tally.first_error)
         skip = f"; to go on, skip the first {tally.in_order_count} messages"
+        counts = "nothing was sent"
+        if tally.acked_count or tally.unknown_count:
+            counts = (
+                f"{tally.failed_count} messages failed and {tally.unknown_count} are unknown, "
+                f"{tally.acked_count} were acked"
+            )
         raise CliError(
-            f"{tally.failed_count} messages failed and {tally.unknown_count} are unknown, "
-            f"{tally.acked_count} were acked: {reason.what}",
+            f"{counts}: {reason.what}",
             reason.why,
             reason.do + (skip if tally.in_order_count else ""),
             ExitCode.UNKNOWN if tally.unknown_count else reason.exit_code,

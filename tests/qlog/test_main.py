@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from node.errors.reference import error_classes
-from qlog import CliError, ExitCode, LazyGroup, main
+from qlog import COMMANDS, CliError, ExitCode, LazyGroup, main
 from quorumlog.errors import QuorumlogError
 from quorumlog.version import __version__
 
@@ -48,8 +50,15 @@ def test_version_and_help_need_no_command() -> None:
     assert CliRunner().invoke(main, ["--version"]).stdout == f"qlog, version {__version__}\n"
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
-    for word in ("Examples:", "Exit codes:", "store", "bench"):
-        assert word in result.stdout
+    assert "Examples:" in result.stdout
+    assert "Exit codes:" in result.stdout
+    lists = re.findall(r"\n\n([A-Z]\w+(?: work)?):((?:\n  .+)+)", result.stdout)
+    named = {title: re.findall(r"^  (\S+)", rows, re.MULTILINE) for title, rows in lists}
+    daily = ["produce", "consume", "topic", "group", "message", "dlq", "delay", "transaction"]
+    assert named.pop("Daily work") == daily
+    del named["Options"]
+    assert [*named] == ["Cluster", "Node", "RocketMQ", "Measure", "Help"]
+    assert sorted([*daily, *chain(*named.values())]) == sorted(COMMANDS)
 
 
 def test_help_imports_no_command_and_no_server_code() -> None:

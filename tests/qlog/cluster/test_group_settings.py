@@ -49,8 +49,9 @@ def test_a_group_goes_on_from_another_place(qlog: Qlog, tmp_path: Path, topic: s
     assert queue_row["offset"] == 1
     assert qlog("consume", topic, "--group", "moved", "--max-count", 2).stdout == "b\nc\n"
     qlog("group", "reset", "moved", "--topic", topic, code=2)
-    unknown = qlog("group", "reset", "mistyped", "--topic", topic, "--to", "end", code=4)
-    assert "does not exist" in unknown.stderr
+    unknown = qlog("group", "reset", "movd", "--topic", topic, "--to", "end", code=4)
+    assert "do:  did you mean 'moved'" in unknown.stderr
+    assert "movd" not in [row["group"] for row in qlog.json("group", "list")]
     qlog("group", "reset", "moved", "--topic", topic, "--to-time", "soon", code=2)
 
     with (
