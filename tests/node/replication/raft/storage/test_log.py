@@ -15,6 +15,7 @@ from raft.messages import Configuration, ConfigurationAt, Standing
 from raft.ready import EntryKind, HardState
 from store.derived.queues.pull import PullStatus
 from store.errors import (
+    BusyError,
     LayoutError,
     PositionRangeError,
     StoreError,
