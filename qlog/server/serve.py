@@ -1,6 +1,7 @@
 """`qlog serve`: run one node, or print the unit by which systemd runs it.
 
-Owns the options and what the unit has of the settings; these are `node.config.load`'s, the process's life is `node.lifecycle`'s.
+Owns the options and what the unit has of the settings; these are `node.config.load`'s, the
+process's life is `node.lifecycle`'s.
 """
 
 import gc
