@@ -42,6 +42,7 @@ from node.runtime.heap import keep_freed_memory
 from node.runtime.identity import IdentityMismatchError
 from node.runtime.logs import form
 from node.runtime.private_files import make_private
+from node.runtime.supervisor import keep_informed
 from node.services.server import PortTakenError
 from store.errors import (
     CorruptionError,
@@ -104,6 +105,8 @@ class _Life:
         self._settings = settings
         self._fail_stop = fail_stop
         self._stop = asyncio.Event()
+        self._changed: Final = asyncio.Event()
+        """Set when the service manager has to know another state."""
         self._node: Final = Node(settings, fail_stop, build_ha if settings.is_ha else build_raft)
 
     async def run(self) -> int:
@@ -112,6 +115,8 @@ class _Life:
         for number in stop_signals():
             loop.add_signal_handler(number, self._on_signal, number)
         node = self._node
+        node.health.add_listener(lambda _: self._changed.set())
+        informed = asyncio.create_task(keep_informed(self._state, self._changed), name="supervisor")
         start = asyncio.create_task(node.start(), name="start")
         stop = asyncio.create_task(self._stop.wait(), name="stop")
         await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -127,15 +132,24 @@ class _Life:
         watchdog = self._watch_over_stop()
         await node.stop()
         watchdog.cancel()
+        informed.cancel()
         if not is_up and not start.cancelled():
             start.result()
         return EXIT_OK
+
+    def _state(self) -> str:
+        """Return what sd_notify says of the node. READY stays said, also when no node leads."""
+        is_ready, reason = self._node.health.ready()
+        if self._stop.is_set():
+            return f"STATUS={reason}\nSTOPPING=1"
+        return f"STATUS={reason}" + "\nREADY=1" * is_ready
 
     def _on_signal(self, number: signal.Signals) -> None:
         name = signal.Signals(number).name
         if not self._stop.is_set():
             _log.info("stops", signal=name)
             self._stop.set()
+            self._changed.set()
         else:
             _log.warning("stops without waiting", signal=name)
             self._node.hurry.set()

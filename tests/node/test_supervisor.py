@@ -1,0 +1,125 @@
+"""A real node and the socket of a service manager: what it says when, and the unit it runs by."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from deploy.local import LocalCluster
+from tests import missing
+from tests.node.processes import SingleNode
+from tests.patience import PATIENCE_S
+
+BEAT_S = 0.02
+
+
+class Manager:
+    """The end of systemd: a socket with datagrams of lines."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(address.replace("@", "\0"))
+        self.environment = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": str(int(2e6 * BEAT_S))}
+
+    def message(self, timeout_s: float = PATIENCE_S) -> set[str]:
+        self._socket.settimeout(timeout_s)
+        return set(self._socket.recv(4096).decode().splitlines())
+
+    def until(self, line: str) -> list[set[str]]:
+        """Return the messages before the first with this line, and that one."""
+        found = [self.message()]
+        while line not in found[-1]:
+            found.append(self.message())
+        return found
+
+    def until_silent(self) -> None:
+        """Take what was sent before, until no message comes for twenty beats."""
+        try:
+            while self.message(timeout_s=20 * BEAT_S):
+                pass
+        except TimeoutError:
+            return
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+def test_a_node_feeds_the_watchdog_while_its_loop_runs_until_it_stops(
+    tmp_path: Path, is_abstract: bool
+) -> None:
+    with ExitStack() as stack:
+        manager = Manager(("@" if is_abstract else "") + str(tmp_path / "notify"))
+        stack.callback(manager.close)
+        node = stack.push(SingleNode(tmp_path / "data"))
+        node.start(manager.environment)
+        assert manager.until("READY=1")[-1] == {"READY=1", "STATUS=leads", "WATCHDOG=1"}
+        node.signal(signal.SIGSTOP)
+        assert node.process is not None
+        assert node.process.wait_paused(int(PATIENCE_S * 1000))
+        manager.until_silent()
+        node.signal(signal.SIGCONT)
+        assert "WATCHDOG=1" in manager.message()
+        node.signal(signal.SIGTERM)
+        running = manager.until("STOPPING=1")
+        assert all("READY=1" in one for one in running[:-1])
+        assert "READY=1" not in running[-1]
+        assert node.wait_end() == 0
+
+
+def test_a_node_of_a_new_cluster_is_ready_when_it_has_met_the_others(tmp_path: Path) -> None:
+    manager = Manager(str(tmp_path / "notify"))
+    cluster = LocalCluster.create(tmp_path / "c", 2)
+    try:
+        cluster.start(1, environment=manager.environment)
+        waiting = "STATUS=waiting: a new cluster needs to hear of node 2 first"
+        alone = [*manager.until(waiting), *(manager.message() for _ in range(3))]
+        assert all("WATCHDOG=1" in one and "READY=1" not in one for one in alone)
+        cluster.start(2)
+        manager.until("READY=1")
+    finally:
+        cluster.stop()
+        manager.close()
+
+
+def unit(*options: str, code: int = 0) -> str:
+    command = [sys.executable, "-P", "-m", "qlog", "serve", "--print-unit", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
+
+
+def test_the_unit_is_what_systemd_takes_and_finds_safe(tmp_path: Path) -> None:
+    path = tmp_path / "quorumlog.service"
+    path.write_text(unit())
+
+    def analyze(*words: str) -> str:
+        try:
+            done = subprocess.run(
+                ["systemd-analyze", *words, str(path)], capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError:
+            missing.program("systemd-analyze is not installed")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    assert analyze("verify") == ""
+    score = re.search(r"exposure level .*: ([\d.]+)", analyze("security", "--offline=yes"))
+    assert score is not None
+    assert float(score[1]) < 3
+
+
+def test_the_unit_starts_this_program_with_the_settings_of_a_file(tmp_path: Path) -> None:
+    command = f"ExecStart={sys.executable} -P -m qlog serve --config "
+    assert f"{command}/etc/quorumlog/node.toml\n" in unit()
+    config = tmp_path / "own.toml"
+    config.write_text(f'node_id = 1\ndirectory = "{tmp_path}/data"\n')
+    assert f"{command}{config}\n" in unit("--config", str(config))
+    assert f"ReadWritePaths={tmp_path}/data\n" in unit("--config", str(config))
+    said = unit("--node-id", "1", code=2).splitlines()
+    assert said[0] == "error: a unit has its settings in a file, and --node-id is an option"
