@@ -244,6 +244,7 @@ def _place(name: str, value: object) -> Place:
     text = {EARLIEST: FIRST, LATEST: END}.get(str(value).lower(), value)
     try:
         assert not isinstance(text, int | float), "checked by the parser of positions"
+        assert not str(text).startswith("-"), "Kafka's source has other meanings of -1 and -2"
         parse_position(str(text))
     except (InvalidRequestError, AssertionError) as error:
         do = "use 'earliest', 'latest', an offset or '@TIME'"

@@ -235,6 +235,7 @@ def _check_tags(name: str, value: Any) -> None:
 _BY_NAME: Final[Mapping[str, Check]] = {
     "tags": _check_tags,
     "position": _check_position,
+    "until": _check_position,
     "consistency": _check_consistency,
     "decision": _check_decision,
     "directory": check_path,

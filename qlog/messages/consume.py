@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -48,7 +48,15 @@ def _position(text: str) -> int | str:
         return f"@{parse_time(text[1:])}"
     if re.fullmatch("[0-9]{1,18}", text):  # `isdigit` takes digits that `int` refuses.
         return int(text)
-    raise ValueError(f"{text!r} is none of first, end, an offset, @TIME")
+    if re.fullmatch("-[1-9][0-9]{0,17}", text):
+        return text
+    raise ValueError(f"{text!r} is none of first, end, an offset, @TIME, -COUNT")
+
+
+def _until(text: str) -> int | str:
+    if text == "first" or text.startswith("-"):
+        raise ValueError(f"{text!r} is none of end, an offset, @TIME")
+    return _position(text)
 
 
 @dataclass(slots=True)
@@ -57,7 +65,7 @@ class Job:
 
     topic: str
     position: int | str
-    until: Literal["end"] | None
+    until: int | str | None
     queues: tuple[QueueName, ...]
     max_count: int | None
     tags: tuple[str, ...]
@@ -115,14 +123,17 @@ class Job:
     "position",
     default="first",
     show_default=True,
-    metavar="first|end|OFFSET|@TIME",
+    metavar="first|end|OFFSET|-COUNT|@TIME",
     type=Parsed("position", _position),
-    help="Where to begin in each queue; with --group, in those without a stored offset.",
+    help="Where to begin in each queue, as -100 for the newest hundred; with --group, in those "
+    "without a stored offset.",
 )
 @click.option(
     "--until",
-    type=click.Choice(["end"]),
-    help="Stop at what is the end when the command begins.",
+    metavar="end|OFFSET|@TIME",
+    type=Parsed("position", _until),
+    help="Stop before this place of each queue, at the latest at what is the end when the command "
+    "begins.",
 )
 @click.option(
     "--queue",
@@ -182,6 +193,8 @@ def consume(
       qlog consume orders
       qlog consume orders --from end -o jsonl | jq .body
       qlog consume orders --from @-15m --until end
+      qlog consume orders --from -100 --until end
+      qlog consume orders --from @2026-01-31T12:00:00Z --until @2026-01-31T13:00:00Z
       qlog consume orders --sql "amount > 100 AND country IN ('DE', 'FR')"
       qlog consume orders --group billing --max-count 100
       qlog consume orders --group workers --pop
@@ -193,8 +206,10 @@ def consume(
         raise click.UsageError("--group shares all queues of the leader: no --queue, no --node")
     if by_pop and (group is None or job.position not in ("first", "end")):
         raise click.UsageError("--pop needs --group, and begins at first or end")
+    if group is not None and job.until not in (None, "end"):
+        raise click.UsageError("with --group only --until end: members share what is there")
     if job.position == "end" and job.until is not None:
-        raise click.UsageError("--from end --until end is nothing")
+        raise click.UsageError("--from end with --until is nothing")
     if job.sql and job.tags and by_pop:
         raise click.UsageError("--pop filters by --tag or by --sql")
     return run(_consume(job, group, by_pop, server, output))

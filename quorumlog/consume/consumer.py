@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
@@ -30,7 +30,7 @@ from quorumlog.errors import (
     QuorumlogError,
 )
 from quorumlog.records.message import Message, MessageBatch
-from quorumlog.records.options import Consistency, Position
+from quorumlog.records.options import END, Consistency, Position
 from quorumlog.records.queues import Pair, Queue, queue_in
 
 QUEUES_MAX = 4_096  # Of one consumer: each queue has a task and a parked call.
@@ -306,7 +306,7 @@ class PullArguments(FetchArguments, ReadArguments):
 
     queues: Sequence[int | Pair] | None = None
     position: Position = "first"
-    until: Literal["end"] | None = None
+    until: Position | None = None
 
 
 @dataclass(frozen=True)
@@ -320,13 +320,13 @@ class PullConsumerOptions(PullArguments):
 class PullConsumer(Consumption):
     """Reads queues of one topic from a position on. Made by `client.pull_consumer()`.
 
-    Iterate over it for messages, or over `batches()`. With `until="end"` it ends where the queues
-    ended when it started; else it waits for more for ever, and unless queues are named it also
-    reads those that come later, from their first message on: of a topic that grows, and of a new
-    broker group.
+    Iterate over it for messages, or over `batches()`. With `until` it ends before that position, at
+    the latest where the queues ended when it started. Without it, it waits for more for ever, and
+    unless queues are named it also reads those that come later, from their first message on: of a
+    topic that grows, and of a new broker group.
 
     A broker group that is down does not stop the others: the consumer keeps asking it. With
-    `until="end"`, once all else is read, it raises the error that kept it from reading the rest.
+    `until`, once all else is read, it raises the error that kept it from reading the rest.
     """
 
     def __init__(self, reads: ReadCalls, options: PullConsumerOptions, timeout_ms: int) -> None:
@@ -406,7 +406,7 @@ class PullConsumer(Consumption):
                 await self._begin_in(group)
                 return
             except QuorumlogError as error:
-                if self._until or not error.retryable:
+                if self._until is not None or not error.retryable:
                     raise
                 _log.warning("%s: group %s is waited for: %s", self.topic, group.name, error)
             await asyncio.sleep(PATIENCE_MS / 1000)
@@ -431,13 +431,23 @@ class PullConsumer(Consumption):
         if len(queues) + len(self._fetchers) > QUEUES_MAX:
             raise InvalidRequestError(f"{self.topic} has more than {QUEUES_MAX} queues; name some")
         ends: dict[Queue, int] = {}
-        if self._until:
-            ends = await self._reads.positions(queues, "end", reading)
+        if self._until is not None:
+            ends = await self._ends(queues, self._until, reading)
         offsets = await self._starts.offsets(self._reads, queues, reading)
         for queue in queues:
             if queue not in self._fetchers:
                 self._fetch(queue, offsets[queue], ends.get(queue))
         return bool(there)
+
+    async def _ends(
+        self, queues: Sequence[Queue], until: Position, reading: Reading
+    ) -> dict[Queue, int]:
+        """Return the offsets that reading ends before: those of `until`, or where queues end."""
+        ends = await self._reads.positions(queues, END, reading)
+        if until == END:
+            return ends
+        wanted = await self._reads.positions(queues, until, reading)
+        return {queue: min(end, wanted[queue]) for queue, end in ends.items()}
 
     def queue_offsets(self) -> dict[Queue, int]:
         """Return the offset of the next message to be handed out, by queue."""
@@ -471,8 +481,8 @@ class PullConsumer(Consumption):
         offsets = await self._reads.positions([named], position, reading)
         await self._check_there(named, offsets[named], reading)
         end = None
-        if self._until:
-            end = (await self._reads.positions([named], "end", reading))[named]
+        if self._until is not None:
+            end = (await self._ends([named], self._until, reading))[named]
         self._check_open()
         await self._stop_fetching([named])
         self._fetch(named, offsets[named], end)

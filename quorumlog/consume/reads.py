@@ -385,14 +385,19 @@ class ReadCalls:
         self, queues: Sequence[Queue], position: Position, reading: Reading
     ) -> dict[Queue, int]:
         wanted = parse_position(position)
-        if isinstance(wanted, int):
+        if isinstance(wanted, int) and wanted >= 0:
             return dict.fromkeys(queues, wanted)
         if isinstance(wanted, Time):
             return {
                 queue: await self.offset_by_time(queue, wanted.unix_ms, reading) for queue in queues
             }
-        assert wanted in (FIRST, END), f"position {wanted!r}"
         ranges = await self.queue_offsets(queues, reading)
+        if isinstance(wanted, int):
+            return {
+                queue: max(q.min_offset, q.max_offset + wanted)
+                for queue, q in zip(queues, ranges, strict=True)
+            }
+        assert wanted in (FIRST, END), f"position {wanted!r}"
         return {
             queue: q.min_offset if wanted == FIRST else q.max_offset
             for queue, q in zip(queues, ranges, strict=True)

@@ -13,7 +13,8 @@ from quorumlog.errors import InvalidRequestError
 TIMEOUT_MS_MAX: Final = 24 * 60 * 60 * 1000
 
 Position = int | str
-"""A beginning in a queue: an offset, "first", "end", "@<unix ms>" or "@<ISO 8601 time>"."""
+"""A place in a queue: an offset, "first", "end", "@<unix ms>", "@<ISO 8601 time>", or "-100", which
+is that many messages before the end."""
 
 OFFSET_MAX: Final = (1 << 63) - 1
 FIRST: Final = "first"
@@ -68,7 +69,8 @@ class Time:
 
 
 def parse_position(position: Position) -> int | str | Time:
-    """Return an offset, FIRST, END or a Time. Raises InvalidRequestError."""
+    """Return an offset, FIRST, END or a Time; of "-100" the number -100. Raises
+    InvalidRequestError."""
     if isinstance(position, int):  # `arguments` has looked at its range.
         return position
     text = str(position)
@@ -76,10 +78,13 @@ def parse_position(position: Position) -> int | str | Time:
         return text
     if text.isascii() and text.isdecimal():
         return _number(text)
+    if text.startswith("-") and text[1:].isascii() and text[1:].isdecimal() and int(text[1:20]):
+        return -_number(text[1:])
     if text.startswith("@"):
         return Time(_unix_ms(text[1:]))
     raise InvalidRequestError(
-        f"position {position!r:.100} makes no sense; use an offset, 'first', 'end' or '@TIME'"
+        f"position {position!r:.100} makes no sense; use an offset, 'first', 'end', "
+        "'@TIME' or '-100'"
     )
 
 

@@ -82,7 +82,7 @@ def _arguments(data: bytes) -> None:
     said = data.decode("utf-8", "replace")
     position = parse_position(said)
     if isinstance(position, int):
-        claim(0 <= position <= OFFSET_MAX, f"{position}")
+        claim(abs(position) <= OFFSET_MAX, f"{position}")
     else:
         claim(isinstance(position, str | Time), f"{position!r}")
 

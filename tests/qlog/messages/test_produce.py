@@ -57,6 +57,22 @@ def test_where_to_begin_and_to_end(qlog: Qlog, tmp_path: Path, topic: str) -> No
     qlog("produce", topic, "--file", write(tmp_path, b"d\n"))
     assert qlog("consume", topic, "--from", f"@{later}", "--until", "end").stdout == "d\n"
     assert qlog("consume", topic, "--from", "@-1h", "--until", "end").stdout == "a\nb\nc\nd\n"
+    for start, end, found in (
+        ("-2", "end", "c\nd\n"),
+        ("-100", 2, "a\nb\n"),
+        ("-3", f"@{later}", "b\nc\n"),
+        ("first", 0, ""),
+        ("first", 10**9, "a\nb\nc\nd\n"),
+        (3, "@-1h", ""),
+    ):
+        assert qlog("consume", topic, "--from", start, "--until", end).stdout == found
+    assert (
+        qlog("consume", topic, "--group", "newest", "--from", "-1", "--until", "end").stdout
+        == "d\n"
+    )
+    for wrong in (("--from", "-0"), ("--until", "-1"), ("--until", "first"), ("--until", "")):
+        qlog("consume", topic, *wrong, code=2)
+    qlog("consume", topic, "--group", "g", "--until", 2, code=2)
     qlog("consume", topic, "--from", "soon", code=2)
     qlog("consume", topic, "--from", "end", "--until", "end", code=2)
     qlog("consume", topic, "--group", "g", "--queue", 0, code=2)

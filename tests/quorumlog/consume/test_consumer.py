@@ -83,7 +83,10 @@ async def test_positions_are_offsets_ends_and_times() -> None:
             await producer.send("orders", b"%d" % i, queue_id=0)
         time_ms = 1_700_000_000_004
         iso = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).isoformat()
-        for position, first in ((7, b"7"), ("7", b"7"), ("first", b"0"), (f"@{time_ms}", b"3")):
+        for position, first in (
+            (7, b"7"), ("7", b"7"), ("first", b"0"), (f"@{time_ms}", b"3"), ("-2", b"8"),
+            ("-99", b"0"),
+        ):  # fmt: skip
             consumer = client.pull_consumer("orders", queues=[0], position=position)
             assert (await anext(consumer)).body == first
             await consumer.close()
