@@ -47,7 +47,7 @@ def test_times_are_shown_in_utc_with_milliseconds() -> None:
     assert time_text(1 << 62) == "4611686018427387904 ms"
 
 
-@pytest.mark.parametrize("text", ["²", "-1", "last", "9" * 19])
+@pytest.mark.parametrize("text", ["²", "-", "-0", "-x", "last", "9" * 19])
 def test_a_malformed_position_is_named(text: str) -> None:
     done = CliRunner().invoke(main, ["consume", "orders", f"--from={text}"], prog_name="qlog")
     assert done.exit_code == 2
