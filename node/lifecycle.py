@@ -140,6 +140,7 @@ class _Life:
     def _state(self) -> str:
         """Return what sd_notify says of the node. READY stays said, also when no node leads."""
         is_ready, reason = self._node.health.ready()
+        reason = " ".join(reason.split())  # Each line is a message of its own.
         if self._stop.is_set():
             return f"STATUS={reason}\nSTOPPING=1"
         return f"STATUS={reason}" + "\nREADY=1" * is_ready

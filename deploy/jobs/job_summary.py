@@ -134,11 +134,10 @@ class JobSummary:
         colour = "green" if s.verdict == "passed" else "red"
         click.secho(f"{s.verdict.upper()} in {s.seconds} s.", fg=colour, bold=True)
         path = os.path.join(sys.prefix, "bin", "activate")
-        if path.startswith(here := f"{os.getcwd()}/"):
-            path = path.removeprefix(here)
-        click.echo(
-            "\n".join((*hints, f"So that this shell finds qlog:\n  source {shlex.quote(path)}"))
-        )
+        if os.path.exists(path):  # Else this Python is no virtual environment.
+            path = path.removeprefix(f"{os.getcwd()}/")
+            hints = (*hints, f"So that this shell finds qlog:\n  source {shlex.quote(path)}")
+        click.echo("\n".join(hints))
 
     def print(self, kept: str | None) -> None:
         """Print one screen; `kept` is the address of a cluster that continues to run."""

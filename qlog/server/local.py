@@ -259,8 +259,10 @@ def wait(directory: str | None, timeout_ms: int) -> int:
 def pause(directory: str | None, node: int) -> int:
     """Keep a node from running (SIGSTOP), as a machine that hangs; connections stay open."""
     with _explained():
-        _opened(directory).pause(node)
-    click.echo(f"paused node {node}; it goes on after qlog local resume --node {node}")
+        cluster = _opened(directory)
+        cluster.pause(node)
+    resume_it = f"{cluster.command('resume')} --node {node}"
+    click.echo(f"paused node {node}; it goes on after {resume_it}")
     return ExitCode.OK
 
 

@@ -71,8 +71,10 @@ async def _found(address: str, tls: TlsCredentials | None) -> TlsReason | None:
 
 async def _tried(address: str, tls: TlsCredentials | None) -> TlsReason | None:
     """Shake hands once, and read. Raises OSError, that of TLS included."""
-    context = tls.context if tls is not None else ssl.create_default_context()
-    if tls is None:
+    if tls is not None:
+        context = tls.context
+    else:  # Without the authorities of the machine, whose loading would hold up the loop.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

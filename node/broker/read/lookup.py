@@ -1,11 +1,10 @@
 """Traces one message through the log and the state, at the moment of the question.
 
 Owns what counts as a trace of a message, and how far a queue is searched, and serves the sizes of
-a topic; must not know how the
-features write what is found here. A copy names its origin (retries, dead letters), lies where the
-state says (transactions), or carries the unique key or the born time and body of the message. With
-a unique key the index finds copies at once; without one the queue is read from the time at which
-the message was stored, up to a limit.
+a topic; must not know how the features write what is found here. A copy names its origin (retries,
+dead letters), lies where the state says (transactions), or carries the unique key or the born time
+and body of the message. With a unique key the index finds copies at once; without one the queue is
+read from the time at which the message was stored, up to a limit.
 """
 
 from collections.abc import AsyncIterator, Callable
