@@ -283,7 +283,8 @@ class HaDriver:
         self.input(lambda machine: machine.advise(number, master_id, nonce))
 
     async def promote(self, timeout_ms: int) -> int:
-        """Become master, and return the number of the epoch once this node serves in it.
+        """Become master, and return the number of the epoch once this node serves in it: it may be
+        higher than the first one it tried.
 
         A serving master stays one. Raises PromotionRefusedError, PromotionLostError; and
         PromotionTimeoutError, after which the node goes on trying.
@@ -295,11 +296,10 @@ class HaDriver:
                 raise PromotionRefusedError(reason)
             nonce = secrets.randbits(64)
             self.input(lambda machine: machine.promote(nonce))
-        number = self.term
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while not self.is_ready:
-                    if self.term != number or self.machine.role is HaRole.SLAVE:
+                    if self.machine.role is HaRole.SLAVE:
                         master_id = self.machine.state.bound.master_id
                         raise PromotionLostError(self.term, master_id)
                     self.changed.clear()
@@ -308,7 +308,7 @@ class HaDriver:
         except TimeoutError as error:
             bound = 1 + sum(x.promise is not None for x in self.machine.state.downs())
             raise PromotionTimeoutError(bound, self.group.fence_count, timeout_ms) from error
-        return number
+        return self.term
 
     def resign(self, reason: str) -> None:
         """Stop being master; wait before for the appends under way."""
@@ -383,6 +383,9 @@ class HaDriver:
             self._pending_calls.prove(self._confirm)
         for change in fx.role_changes:
             self._note_role(change)
+        if fx.is_contested and not self.is_draining:
+            nonce = secrets.randbits(64)
+            self._later.append(lambda machine: machine.surpass(nonce))
 
     def _save(self, fx: HaEffects) -> None:
         """Make durable what comes first. Each step happens once, however often it is repeated.

@@ -128,6 +128,9 @@ class HaEffects:
     resolved: list[Resolved] = field(default_factory=list)
     is_proven: bool = False
     """Whether the proof succeeded: everything acked before it began is below `confirm`."""
+    is_contested: bool = False
+    """Whether a replica is bound to another master's epoch of the same number: promote again, with
+    a nonce of its own. Earlier promotions are over then."""
     role_changes: list[HaRoleChange] = field(default_factory=list)
     losses: list[LossReport] = field(default_factory=list)
     """Losses to report; with a cut, the first one describes the cut bytes."""

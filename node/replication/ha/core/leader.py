@@ -115,13 +115,24 @@ def on_bound(s: HaState, link: SlaveLink, frame: Bound) -> None:
         s.step_down(f"replica {link.peer} is bound to epoch {frame.binding.number}")
         return
     if frame.binding != s.bound:
-        s.counts["promises_refused"] += frame.binding.number == s.bound.number
+        if frame.binding.number == s.bound.number:
+            _contest(s, frame.binding)
         return  # An older answer, or another master's binding of the same number: no promise.
     link.promise = frame
     if s.role is HaRole.MASTER:
         _consider(s, link, frame)
         _check_proof(s)
     evaluate(s)
+
+
+def _contest(s: HaState, other: HaBinding) -> None:
+    """Have a higher number bound: the replica that answered never leaves its pair for this one.
+
+    A master always does, or that replica stays away until the next promotion. Of candidates, those
+    whose rival has no higher id: the highest gets past all others.
+    """
+    s.counts["promises_refused"] += 1
+    s.fx.is_contested = s.role is HaRole.MASTER or s.me >= other.master_id
 
 
 def evaluate(s: HaState) -> None:
@@ -170,6 +181,8 @@ def _serve(s: HaState) -> None:
     for link in s.downs():
         if link.promise is not None:
             _consider(s, link, link.promise)
+        else:
+            ask(s, link)  # A refusal that a candidate passed over counts now.
         _stream(s, link)
     advance(s)
 

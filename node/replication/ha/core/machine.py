@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from node.config.limits import EPOCH_END
 from node.replication.ha.core import follower, leader
 from node.replication.ha.core.effects import HaEffects, LinkId, Send
 from node.replication.ha.core.sender import EpochJumpError, HaProtocolError
@@ -170,6 +171,14 @@ class HaMachine:
     def check_promotion(self) -> None:
         """Raise PromotionError unless `promote` with a number above all others would begin."""
         leader.check_promotion(self.state, self.state.highest_seen + 1)
+
+    def surpass(self, nonce: int) -> HaEffects:
+        """Promote the master or candidate of a contested epoch again, with a higher number. A slave
+        stays one; at the end of all epochs nothing changes."""
+        s = self._begin()
+        if s.role is not HaRole.SLAVE and s.highest_seen + 1 < EPOCH_END:
+            leader.promote(s, nonce, 0)
+        return self._end()
 
     def advise(self, number: int, master_id: int, nonce: int) -> HaEffects:
         """Take a controller's proposal as advice. Impossible advice is counted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from node.config.limits import EPOCH_END
 from node.replication.ha.core.effects import LogCut, LogWrite, Send, Ship
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.machine import HaMachine
@@ -89,9 +90,44 @@ def test_two_controller_leaders_lose_nothing() -> None:
     other.received("two", reply[0])
     assert other.role is HaRole.CANDIDATE
     assert other.stats()["promises_refused"] == 1
+    assert not m.surpass(9).state, "a slave surpasses no epoch"
     # The same number of the same master with another nonce is another epoch, too.
     assert m.received("a", Bind(HaBinding(5, 0, 9))).state is None
     assert m.received("a", Bind(HaBinding(4, 0, 7))).state is None
+
+
+def test_a_master_surpasses_an_epoch_that_another_master_has_too() -> None:
+    """A replica never leaves the pair of a number: it follows once the number is higher."""
+    m = promoted(machine(0))
+    loser = machine(2)
+    loser.promote(8, 5)
+    loser.dialled("up", 0)
+    refusal = frames(loser.received("up", Bind(m.state.bound)), "up")[0]
+    joined(m, "two", 2)
+    fx = m.received("two", refusal)
+    assert (m.role, fx.is_contested) == (HaRole.MASTER, True)
+    fx = m.surpass(9)
+    assert m.state.bound == HaBinding(6, 0, 9)
+    follow = loser.received("up", frames(fx, "two")[0])
+    assert loser.role is HaRole.SLAVE
+    fx = m.received("two", frames(follow, "up")[0])
+    assert (m.role, fx.is_contested) == (HaRole.MASTER, False)
+
+
+def test_of_two_candidates_of_a_number_the_one_with_the_higher_id_surpasses_it() -> None:
+    for me, rival, is_contested in ((1, 0, True), (1, 2, False)):
+        m = machine(me)
+        joined(m, "rival", rival)
+        m.promote(7, 5)
+        fx = m.received("rival", bound(HaBinding(5, rival, 8)))
+        assert (m.role, fx.is_contested) == (HaRole.CANDIDATE, is_contested)
+        assert not m.received("rival", bound(HaBinding(4, rival, 8))).is_contested, "an old answer"
+        joined(m, "voter", 3 - me - rival)
+        fx = m.received("voter", bound(HaBinding(5, me, 7)))
+        assert (m.role, frames(fx, "rival")) == (HaRole.MASTER, [Bind(HaBinding(5, me, 7))])
+    far = machine(1, bound=HaBinding(EPOCH_END - 2, 0, 7))
+    far.promote(7)
+    assert far.surpass(9).state is None, "there is no higher number"
 
 
 def test_advice_is_only_advice() -> None:
