@@ -1,19 +1,22 @@
 """A real node and the socket of a service manager: what it says when, and the unit it runs by."""
 
+import asyncio
 import re
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from deploy.local import LocalCluster
+from node.runtime.hold import hold_thread
+from node.runtime.supervisor import keep_informed
 from tests import missing
 from tests.node.processes import SingleNode
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 BEAT_S = 0.02
 
@@ -37,39 +40,47 @@ class Manager:
             found.append(self.message())
         return found
 
-    def until_silent(self) -> None:
-        """Take what was sent before, until no message comes for twenty beats."""
-        try:
-            while self.message(timeout_s=20 * BEAT_S):
-                pass
-        except TimeoutError:
-            return
+    def waiting(self) -> int:
+        """Take the messages that are there, and return their count."""
+        count = 0
+        with suppress(BlockingIOError):
+            while self.message(timeout_s=0):
+                count += 1
+        return count
 
     def close(self) -> None:
         self._socket.close()
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])
-def test_a_node_feeds_the_watchdog_while_its_loop_runs_until_it_stops(
-    tmp_path: Path, is_abstract: bool
-) -> None:
+def test_a_node_feeds_the_watchdog_until_it_stops(tmp_path: Path, is_abstract: bool) -> None:
     with ExitStack() as stack:
         manager = Manager(("@" if is_abstract else "") + str(tmp_path / "notify"))
         stack.callback(manager.close)
         node = stack.push(SingleNode(tmp_path / "data"))
         node.start(manager.environment)
         assert manager.until("READY=1")[-1] == {"READY=1", "STATUS=leads", "WATCHDOG=1"}
-        node.signal(signal.SIGSTOP)
-        assert node.process is not None
-        assert node.process.wait_paused(int(PATIENCE_S * 1000))
-        manager.until_silent()
-        node.signal(signal.SIGCONT)
-        assert "WATCHDOG=1" in manager.message()
         node.signal(signal.SIGTERM)
         running = manager.until("STOPPING=1")
         assert all("READY=1" in one for one in running[:-1])
         assert "READY=1" not in running[-1]
         assert node.wait_end() == 0
+
+
+async def test_a_loop_that_stands_still_feeds_no_watchdog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of its own would go on."""
+    manager = Manager(str(tmp_path / "notify"))
+    for name, value in manager.environment.items():
+        monkeypatch.setenv(name, value)
+    task = asyncio.create_task(keep_informed(lambda: "READY=1", asyncio.Event()))
+    await eventually(manager.waiting, "a beat")
+    hold_thread(int(20 * BEAT_S * 1000))
+    assert manager.waiting() == 0
+    await eventually(manager.waiting, "the next beat")
+    task.cancel()
+    manager.close()
 
 
 def test_a_node_of_a_new_cluster_is_ready_when_it_has_met_the_others(tmp_path: Path) -> None:
