@@ -453,6 +453,27 @@ class UnknownCommandError(NodeError):
     position: int
 
 
+class NewerLevelError(NodeError):
+    """The group works at a level that this build does not have, since an upgrade was finalized. The
+    node must stop; nothing on its disk changed."""
+
+    code = "node.newer_level"
+    text = (
+        "the group works at level {level}, this build has level {own}: an upgrade was finalized; "
+        "start this node with the newer version"
+    )
+    level: int
+    own: int
+
+
+class UpgradeRefusedError(NodeError):
+    """The level was not raised: not all members are there with a newer build."""
+
+    code, status = "node.upgrade_refused", "FAILED_PRECONDITION"
+    text = "the upgrade is not finalized: {reason}; see 'qlog cluster upgrade status'"
+    reason: str
+
+
 class StateDivergedError(NodeError):
     """The replicated state of this node differs from that of a majority, so it answers nothing from
     it. The call had no effect; ask another node."""

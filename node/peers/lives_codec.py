@@ -28,14 +28,15 @@ class LivesFormatError(Exception):
     """Bytes that are no lives. Callers translate it into an error of the handshake or the frame."""
 
 
-def encode_lives(own: ToldLife, memory: Mapping[NodeId, Known]) -> bytes:
-    """Return the bytes of a node's own life and of its memory of others."""
+def encode_lives(own: ToldLife, memory: Mapping[NodeId, Known], level: int = 0) -> bytes:
+    """Return the bytes of a node's own life, of its memory of others and of its build's level."""
     others = [pb.KnownLife(node_id=node, **life._asdict()) for node, life in memory.items()]
-    return pb.Lives(own=pb.Life(**own._asdict()), known=others).SerializeToString()
+    made = pb.Lives(own=pb.Life(**own._asdict()), known=others, level=level)
+    return made.SerializeToString()
 
 
-def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known]]:
-    """Return the decoded lives. Raises LivesFormatError."""
+def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known], int]:
+    """Return the decoded lives and the sender's level. Raises LivesFormatError."""
     try:
         message = pb.Lives.FromString(data)
     except DecodeError as error:
@@ -49,7 +50,7 @@ def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known]]:
             raise LivesFormatError(f"node {life.node_id} after {len(memory)} others")
         memory[life.node_id] = Known(*_values(life, Known._fields))
     standing = _STANDINGS[message.own.standing]
-    return told._replace(standing=standing, past=tuple(told.past[:PAST_MAX])), memory
+    return told._replace(standing=standing, past=tuple(told.past[:PAST_MAX])), memory, message.level
 
 
 def _values(life: pb.Life | pb.KnownLife, names: Iterable[str]) -> Iterator[Any]:

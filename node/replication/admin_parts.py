@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from node.broker import Broker
 from node.config.settings import Settings
 from node.contract import Driver, ReceiptRules, ReplicaStatus
-from node.errors.common import WrongModeError
+from node.errors.common import UpgradeRefusedError, WrongModeError
 from node.monitoring.health import Health
 from node.monitoring.pages import Pages
 from node.nameserver.local_broker import LocalBroker
@@ -31,7 +31,9 @@ from node.replication.maintenance import Maintenance
 from node.runtime.fail_stop import FailStop
 from node.runtime.opening import Opening
 from node.state.machine import StateMachine
+from node.state.tables.level import LEVEL, LevelTable
 from quorumlog.pb import admin_pb2 as pb
+from quorumlog.pb.state_pb2 import Command
 from quorumlog.version import __version__
 from raft.messages import NO_INDEX, Index, NodeId
 from store.errors import CorruptionError, DerivedFileError
@@ -157,7 +159,31 @@ class NodeParts:
             detail="; ".join(details),
             pid=os.getpid(),
             replication=self.settings.replication,
+            level=self.level,
+            level_max=LEVEL,
         )
+
+    @property
+    def level(self) -> int:
+        """The level at which the group works, as far as this node has applied its log."""
+        return self.broker.context.state.table(LevelTable).level
+
+    async def finalize_upgrade(self, members: Sequence[NodeId]) -> pb.FinalizeUpgradeResponse:
+        """Raise the level of the group to the one of this build, once each member has it; leader
+        only. Raises UpgradeRefusedError."""
+        for node in members:
+            if node == self.settings.node_id:
+                continue
+            if not self.replication.link.is_connected(node):
+                raise UpgradeRefusedError(f"node {node} is not connected: start or remove it first")
+            has = self.lives.levels.get(node, 0)
+            if has < LEVEL:
+                reason = f"the build of node {node} has level {has}, this one level {LEVEL}"
+                raise UpgradeRefusedError(reason)
+        if self.level < LEVEL:
+            command = Command.RaiseLevel(level=LEVEL)
+            await self.broker.own_appends.submit(Command(raise_level=command))
+        return pb.FinalizeUpgradeResponse(level=self.level)
 
     def member(
         self, node: NodeId, *, is_voter: bool, match_index: Index, progress: str

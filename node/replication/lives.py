@@ -24,6 +24,7 @@ from node.peers.frames import FrameKind
 from node.peers.handshake import CloseCode
 from node.peers.lives_codec import NOTHING, NUMBER_MAX, LivesFormatError, decode_lives, encode_lives
 from node.peers.lives_file import LivesFile, LivesRecord
+from node.state.tables.level import LEVEL
 from raft.errors import PeerProtocolError
 from raft.lives import PAST_MAX, Known, Lives, ToldLife, memory_lost
 from raft.messages import NO_INDEX, Index, NodeId, Standing, Term
@@ -107,6 +108,8 @@ class NodeLives:
         """Nodes that began with an old copy of their disk, and in what respect it was older."""
         self.refused_count = 0
         """Connections refused for that reason, since the start."""
+        self.levels: dict[NodeId, int] = {}
+        """The highest level of each node's build, as its last handshake said; 0: without levels."""
 
     # --- The parts, in the order of their creation ---
 
@@ -144,7 +147,7 @@ class NodeLives:
         """Return the lives for a handshake: this node's own, and its memory of `node`."""
         self._look()
         view = self._lives.known.get(node)
-        return encode_lives(self.own(), {} if view is None else {node: view})
+        return encode_lives(self.own(), {} if view is None else {node: view}, LEVEL)
 
     def remembered(self) -> Mapping[NodeId, Known]:
         """Return what is remembered of all nodes now."""
@@ -153,7 +156,7 @@ class NodeLives:
 
     def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
         """Return why a node is not to be believed; empty if it is. Raises LivesFormatError."""
-        statement, views = self._decode(lives)
+        statement, views, self.levels[node] = self._decode(lives)
         self._look()
         self._hear_of_self(node, views)
         lost = self._lives.judge(node, statement, asked=asked.get(node, Known()))
@@ -167,7 +170,7 @@ class NodeLives:
         """Take a connected node's current life and its memory of all nodes. Raises
         PeerProtocolError."""
         try:
-            statement, views = self._decode(header)
+            statement, views, _level = self._decode(header)
         except LivesFormatError as error:
             raise PeerProtocolError(node, str(error)) from error
         self._hear_of_self(node, views)
@@ -311,10 +314,10 @@ class NodeLives:
         if error is not None:
             self._on_fatal(error)
 
-    def _decode(self, data: bytes) -> tuple[ToldLife, dict[NodeId, Known]]:
+    def _decode(self, data: bytes) -> tuple[ToldLife, dict[NodeId, Known], int]:
         """Decode lives. Raises LivesFormatError, also if no higher incarnation would be left for
         this node."""
-        statement, views = decode_lives(data)
+        statement, views, level = decode_lives(data)
         limit = NUMBER_MAX if self._memory is None else self._memory.incarnation_max
         incarnations = (
             statement.incarnation,
@@ -323,7 +326,7 @@ class NodeLives:
         )
         if max(incarnations) > limit:
             raise LivesFormatError(f"incarnation {max(incarnations)}, above {limit}")
-        return statement, views
+        return statement, views, level
 
     def _record_now(self) -> LivesRecord:
         self._look()

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from node.errors.common import NewerLevelError, UnknownCommandError
 from node.runtime.clock import unix_ms
 from node.runtime.sync_watch import SyncHangsError
 from store.durability.fatal import EXIT_INTERNAL_ERROR, EXIT_SYNC_FAILED
@@ -78,8 +79,14 @@ class FailStop:
         """Returns the state of the node; called once, and may fail."""
 
     def __call__(self, error: BaseException) -> NoReturn:
-        """Write the dump, write the reason to stderr, end the process; later callers wait."""
+        """Write the dump, write the reason to stderr, end the process; later callers wait.
+
+        A build that is too old for its log broke nothing: it writes the reason alone."""
         with self._lock:
+            if isinstance(error, NewerLevelError | UnknownCommandError):
+                sys.stderr.write(f"quorumlog: the process ends: {error}\n")
+                sys.stderr.flush()
+                self._end(EXIT_BAD_CONFIG)
             is_disk = isinstance(error, SyncFailedError | SyncHangsError | FileSystemError)
             match error:
                 case SyncFailedError():

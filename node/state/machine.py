@@ -77,8 +77,8 @@ class StateMachine:
         """Apply the commands of the entries [lo, hi), which are committed and dispatched.
 
         Entries that the state has already, from a checkpoint or a snapshot, are passed over. Raises
-        the errors of `pull`, UnknownCommandError, and AssertionError when commands are missing: the
-        node must stop.
+        the errors of `pull`, UnknownCommandError, NewerLevelError, and AssertionError when commands
+        are missing: the node must stop.
         """
         state = self.state
         if self._dispatcher is not None:

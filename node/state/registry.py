@@ -14,6 +14,7 @@ from node.state.tables.delay import DelayTable
 from node.state.tables.group_settings import GroupSettingsTable
 from node.state.tables.incarnations import IncarnationsTable
 from node.state.tables.key_values import KeyValuesTable
+from node.state.tables.level import LevelTable
 from node.state.tables.moved_offsets import MovedOffsetsTable
 from node.state.tables.pop import PopTable
 from node.state.tables.table import NOTHING, Table, TableImage
@@ -39,14 +40,15 @@ TABLES: Final[tuple[type[Table], ...]] = (
     TopicOriginsTable,
     KeyValuesTable,
     MovedOffsetsTable,
+    LevelTable,
 )
 
 
 def check_tables(tables: dict[str, TableImage]) -> dict[str, TableImage]:
     """Return the given images of tables, all of which are known here and can be read.
 
-    Raises ValueError, KeyError or TypeError. A replica that passed one over would differ from the
-    others permanently: its version is too old.
+    Raises NewerLevelError, ValueError, KeyError or TypeError. A replica that passed one over would
+    differ from the others permanently: its version is too old.
     """
     unknown = tables.keys() - {kind.name for kind in TABLES}
     if unknown:

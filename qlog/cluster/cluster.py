@@ -37,7 +37,8 @@ if TYPE_CHECKING:
         "rebalance": LazyCommand(
             "planning.commands.rebalance:rebalance",
             "Spread the leaders over the hosts.",
-        )
+        ),
+        "upgrade": LazyCommand("qlog.cluster.upgrade:upgrade", "Show or end a rolling upgrade."),
     },
 )
 def cluster() -> None:

@@ -232,6 +232,15 @@ class Admin(GroupAdmin, MessageAdmin):
         """Have a node hand over leadership and refuse appends, until undone or restarted."""
         await self._at(node_id, admin_pb2.DrainRequest(undo=undo), group, is_read=False)
 
+    async def finalize_upgrade(self, *, group: str = "") -> int:
+        """Have a broker group work at the level of its build, and return that level; no older build
+        joins it any more. Raises ServerError `node.upgrade_refused` unless all members have it."""
+        request = admin_pb2.FinalizeUpgradeRequest()
+        deadline = self._deadline()
+        at = self._groups.get(group)
+        response = await self._lead(at, request, is_repeatable=True, deadline=deadline)
+        return int(response.level)
+
     async def accept_loss(self, node_id: int, *, confirm_cluster_id: str) -> None:
         """Let the cluster continue with the log of this node after a power loss of a majority.
 

@@ -218,6 +218,10 @@ class NodeStatus:
     group: str = ""
     """The broker group of the node."""
     pulled_records_total: int = 0
+    level: int = 0
+    """At which the broker group works (docs/upgrading.md)."""
+    level_max: int = 0
+    """The highest that the build of the node has; 0: a build without levels."""
 
     to_dict = values.to_dict
 

@@ -1,7 +1,7 @@
 """Three real nodes for each test that asks for them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ async def running(
     *,
     first: int | None = None,
     timeout_ms: int = 30_000,
+    environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[LocalCluster, quorumlog.Client]]:
     """A cluster with a topic, and a client; stopped at the end. With `first` only that many nodes
@@ -27,7 +28,7 @@ async def running(
     cluster = LocalCluster.create(directory, settings=settings, **options)
     try:
         node_ids = cluster.node_ids[:first]
-        cluster.start(*node_ids)
+        cluster.start(*node_ids, environment=environment)
         await asyncio.to_thread(cluster.wait_ready)
         addresses = [cluster.address(node_id) for node_id in node_ids]
         async with quorumlog.connect(addresses, timeout_ms=timeout_ms) as client:

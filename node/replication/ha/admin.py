@@ -151,6 +151,12 @@ class HaAdmin:
         await self.parts.appends_decided()
         self._driver.resign("the node drains")
 
+    async def finalize_upgrade(
+        self, _request: pb.FinalizeUpgradeRequest
+    ) -> pb.FinalizeUpgradeResponse:
+        """Raise the level of the group."""
+        return await self.parts.finalize_upgrade(self._driver.group.replica_ids)
+
     # --- Calls of Raft mode ---
 
     transfer_leadership = refused("TransferLeadership")

@@ -214,6 +214,13 @@ class RaftAdmin:
         _log.warning("an operator accepted the loss of unsynced records")
         return pb.AcceptLossResponse()
 
+    async def finalize_upgrade(
+        self, _request: pb.FinalizeUpgradeRequest
+    ) -> pb.FinalizeUpgradeResponse:
+        """Raise the level of the group."""
+        state = self._replica.core.state
+        return await self.parts.finalize_upgrade(sorted({*state.voters, *state.learners}))
+
     # --- Members ---
 
     async def change_member(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:

@@ -25,6 +25,8 @@ from tests.node.commands import (
 
 TOPICS = ("a", "b", "%DLQ%g", "%RETRY%g")
 GROUPS = ("g", "h", "i")
+LEVEL_MAX = 9
+"""Of the build that the commands are for."""
 OUTCOMES = (TRANSACTION_OUTCOME_COMMITTED, TRANSACTION_OUTCOME_ROLLED_BACK)
 
 
@@ -159,7 +161,11 @@ def _key(random: Random, _state: State) -> Command:
     return Command(put_key_value=put)
 
 
+def _level(random: Random, _state: State) -> Command:
+    return Command(raise_level=Command.RaiseLevel(level=random.randrange(1, LEVEL_MAX + 1)))
+
+
 _KINDS = (
     *(_core, _core, _producer, _delay, _settings, _dead),
-    *(_pop, _pop, _transaction, _claim, _key),
+    *(_pop, _pop, _transaction, _claim, _key, _level),
 )

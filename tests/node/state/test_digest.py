@@ -26,11 +26,12 @@ from node.state.digest import (
 from node.state.image import decode_image, encode_image
 from node.state.registry import TABLES
 from node.state.state import EMPTY_IMAGE, State, StateImage, Versions
+from node.state.tables import level
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import state_pb2 as pb
 from tests.node.checkpoints import SMALL, loaded, saved
 from tests.node.commands import SMALL_LIMITS, put_topic
-from tests.node.state.random_commands import random_command
+from tests.node.state.random_commands import LEVEL_MAX, random_command
 from tests.seeds import some_of
 
 COMMAND_COUNT = 400
@@ -54,6 +55,13 @@ def contents(image: StateImage) -> object:
     decoded = json.loads(encode_image(image))
     parts = {name: content for name, (_, content) in decoded["parts"].items()}
     return {name: decoded[name] for name in CORE_TABLES}, parts
+
+
+@pytest.fixture(scope="module", autouse=True)
+def build_of_the_commands() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(level, "LEVEL", LEVEL_MAX)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,126 @@
+"""`qlog cluster upgrade`: which node has which build, and the end of an upgrade.
+
+Owns the options and the printing; the nodes decide whether an upgrade may end.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qlog.cluster.node_rows import groups_of, is_down, status_rows
+from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed
+from quorumlog.command_errors import CliError, ExitCode
+
+if TYPE_CHECKING:
+    from quorumlog.admin.types import ClusterStatus
+    from quorumlog.client import Client
+
+_COLUMNS = ("broker_group", "node_id", "address", "role", "version", "level", "level_max")
+
+
+@click.group()
+def upgrade() -> None:
+    """Show which nodes have the new build, and end a rolling upgrade.
+
+    A broker group works at a level that all its builds have. Until an upgrade is finalized, each
+    node may go back to the build before. docs/upgrading.md has the steps.
+    """
+
+
+@upgrade.command()
+@cluster_command
+async def status(client: "Client") -> Printout:
+    """Show the build of each node, and what the end of the upgrade waits for.
+
+    \b
+    Keys of -o json:
+      broker_groups, nodes
+      broker_groups: broker_group, level, level_max (that finalize sets), waits_for
+      nodes: broker_group, node_id, address, role, version, level, level_max
+
+    \b
+    Examples:
+      qlog cluster upgrade status
+      qlog cluster upgrade status -o json | jq -e 'all(.broker_groups[]; .waits_for == [])'
+    """
+    cluster = await client.admin.cluster_status()
+    nodes = _node_rows(cluster)
+    groups = [_group_row(name, nodes) for name in groups_of(cluster)]
+    return Printout(
+        {"broker_groups": groups, "nodes": nodes},
+        table=[TableRows.of(_COLUMNS, nodes)],
+        lines=[line for group in groups for line in _lines(group)],
+    )
+
+
+@upgrade.command()
+@confirmed("No node can go back to the build before. Finalize the upgrade?")
+@cluster_command
+async def finalize(client: "Client") -> list[dict[str, Any]]:
+    """Have each broker group work at the level of its new build. No node can go back then.
+
+    Each group refuses while a member is not connected or has an older build.
+
+    \b
+    Keys of -o json:
+      broker_group, level
+
+    \b
+    Examples:
+      qlog cluster upgrade finalize
+      qlog cluster upgrade finalize --yes -o json
+    """
+    cluster = await client.admin.cluster_status()
+    nodes = _node_rows(cluster)
+    lacks = [what for name in groups_of(cluster) for what in _group_row(name, nodes)["waits_for"]]
+    if lacks:
+        do = "upgrade or start these nodes, or remove them with 'qlog cluster members remove'"
+        what = "the upgrade cannot be finalized"
+        raise CliError(what, f"it waits for {', and for '.join(lacks)}", do, ExitCode.REFUSED)
+    return [
+        {"broker_group": name, "level": await client.admin.finalize_upgrade(group=name)}
+        for name in groups_of(cluster)
+    ]
+
+
+def _node_rows(cluster: "ClusterStatus") -> list[dict[str, Any]]:
+    addresses = {(row["group"], row["node_id"]): row["address"] for row in status_rows(cluster)}
+    rows = []
+    for node in cluster.nodes:
+        row: dict[str, Any] = {
+            **dict.fromkeys(_COLUMNS),
+            "broker_group": node.group,
+            "node_id": node.node_id,
+        }
+        row["address"] = addresses.get((node.group, node.node_id))
+        if is_down(node):
+            row["role"] = "down"
+        else:
+            row |= {"role": node.role, "version": node.version, "level": node.level}
+            row["level_max"] = node.level_max
+        rows.append(row)
+    return rows
+
+
+def _group_row(name: str, nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    own = [row for row in nodes if row["broker_group"] == name]
+    up = [row for row in own if row["role"] != "down"]
+    level_max = max((row["level_max"] for row in up), default=None)
+    waits_for = [f"node {row['node_id']} to answer" for row in own if row not in up]
+    waits_for += [
+        f"node {row['node_id']} to get a build with level {level_max}, it has {row['version']}"
+        for row in up
+        if row["level_max"] != level_max
+    ]
+    level = max((row["level"] for row in up), default=None)
+    return {"broker_group": name, "level": level, "level_max": level_max, "waits_for": waits_for}
+
+
+def _lines(group: dict[str, Any]) -> list[str]:
+    name, level, level_max = group["broker_group"], group["level"], group["level_max"]
+    if level == level_max and not group["waits_for"]:
+        return [f"group {name} works at level {level}: there is nothing to finalize"]
+    head = f"group {name} works at level {level}"
+    if group["waits_for"]:
+        return [f"{head}; finalize waits for {what}" for what in group["waits_for"]]
+    return [f"{head}; 'qlog cluster upgrade finalize' raises it to {level_max}"]
