@@ -241,7 +241,8 @@ def test_form_is_the_one_that_other_builds_compute() -> None:
 @pytest.mark.long  # Two interpreters.
 def test_digest_is_the_same_in_every_process() -> None:
     code = (
-        "from tests.node.state.test_digest import applied, tables_of\n"
+        "from tests.node.state.test_digest import LEVEL_MAX, applied, level, tables_of\n"
+        "level.LEVEL = LEVEL_MAX\n"
         "print(tables_of(applied(5).image()))"
     )
     outputs = {
