@@ -45,6 +45,7 @@ from node.peers.security.tls import (
     TlsFiles,
     client_context,
     client_port_context,
+    ended,
     ends_unix_s,
     grpc_client_credentials,
     grpc_server_credentials,
@@ -246,6 +247,8 @@ class Node(NodeParts):
                 tls, require_client_certificate=settings.tls_client_auth
             )
             self.tls_ends_unix_s = ends_unix_s(tls)
+            for sentence in ended(self.tls_ends_unix_s, time.time()):
+                _log.warning(sentence)
         port = self.grpc.bind(settings.listen, credentials)
         self.ports.push_async_callback(self.grpc.stop, 0)
         await self.grpc.open(SERVICES)
@@ -534,6 +537,7 @@ class Node(NodeParts):
             *(() if opened is None else (str(opened),)),
             *self.replication.store.stats().warnings(),
             *self.sync_watch.warnings(),
+            *ended(self.tls_ends_unix_s, time.time()),
             *self.lives.warnings(),
             *self.replication.warnings(),
         )

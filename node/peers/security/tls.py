@@ -10,6 +10,8 @@ import codecs
 import contextlib
 import re
 import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -111,6 +113,17 @@ def ends_unix_s(files: TlsFiles) -> dict[str, int]:
     if files.ca is not None:
         end_by_file["ca"] = _ends_unix_s(files, "ca")
     return {name: min(ends) for name, ends in end_by_file.items() if ends}
+
+
+def ended(end_by_file: Mapping[str, int], now_unix_s: float) -> list[str]:
+    """Return a sentence for each file of `ends_unix_s` whose certificate has ended."""
+    return [
+        f"the certificate in tls_{name}_file ended at "
+        f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M:%S} UTC: new connections are refused; "
+        "renew it, restart this node"
+        for name, end in end_by_file.items()
+        if end <= now_unix_s
+    ]
 
 
 def _ends_unix_s(files: TlsFiles, name: str) -> list[int]:

@@ -17,6 +17,7 @@ from node.peers.security.tls import (
     TlsFileError,
     TlsFiles,
     client_context,
+    ended,
     ends_unix_s,
     grpc_server_credentials,
     server_context,
@@ -195,6 +196,10 @@ def test_when_certificates_end_is_known(authority: Authority, tmp_path: Path, ye
     assert files.ca is not None
     expected = {"certificate": new_year(year).timestamp(), "ca": new_year(2120).timestamp()}
     assert ends_unix_s(files) == expected
+    own = {"certificate": ends_unix_s(files)["certificate"]}
+    assert ended(own, expected["certificate"] - 1) == []
+    sentence = ended(own, expected["certificate"])
+    assert f"in tls_certificate_file ended at {year}-01-01 00:00:00 UTC" in sentence[0]
     chain = tmp_path / "chain.pem"
     later = authority.files("other", ends=new_year(9999)).certificate.read_text()
     for tables in ((files.certificate.read_text(), later), (later, files.certificate.read_text())):
