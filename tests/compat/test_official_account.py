@@ -9,7 +9,7 @@ from tests.compat.official.account import account, longest_pause_ms
 from tests.compat.official.clients import ROOT, pinned
 
 Event = dict[str, Any]
-PAGE: Final = ROOT / "docs" / "clients.md"
+PAGE: Final = ROOT / "docs" / "records" / "clients.md"
 
 
 def acked(kind: str, number: int, *, at_ms: int = 0, due_ms: int = 0, kept: bool = True) -> Event:
@@ -53,7 +53,7 @@ def test_a_pause_is_one_of_a_message_group() -> None:
 
 
 def test_the_page_is_what_was_recorded() -> None:
-    command = "python -m tests.compat.official.records > docs/clients.md"
+    command = "python -m tests.compat.official.records > docs/records/clients.md"
     assert PAGE.read_text("utf-8") == records.page(records.recorded()), f"run {command}"
 
 

@@ -1,6 +1,6 @@
 """The record of the closing run, and the page that is written from it.
 
-    python -m tests.compat.official.records > docs/clients.md
+    python -m tests.compat.official.records > docs/records/clients.md
 
 Owns both formats; tests/tidy compares the page with the record, and the versions with the pins.
 """
@@ -81,7 +81,7 @@ def recorded() -> list[Entry]:
 
 
 def page(entries: Iterable[Entry]) -> str:
-    """Return docs/clients.md."""
+    """Return docs/records/clients.md."""
     lines = [
         "| client | acknowledged | lost | leaked | twice | out of order | early | errors "
         "| longest pause | before the kill | load | run |",
