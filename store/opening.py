@@ -266,15 +266,6 @@ def _catch_up(dispatcher: Dispatcher, hi: int, progress: Progress) -> None:
         progress("dispatch", dispatcher.dispatched_position, hi)
 
 
-class LogFiles(NamedTuple):
-    """The source of the log's next files, and its special parts as far as configured."""
-
-    source: FileSource
-    warm_up: WarmUp | None
-    pooled: PooledFiles | None
-    pool: TransientPool | None
-
-
 def make_files(
     fs: FileSystem,
     root: str,
@@ -283,8 +274,8 @@ def make_files(
     on_fatal: Callable[[BaseException], None],
     *,
     makes_names_durable: bool,
-) -> LogFiles:
-    """Make the parts that give the log its files."""
+) -> tuple[FileSource, WarmUp | None, PooledFiles | None]:
+    """Return the source of the log's next files, and its special parts as far as configured."""
     directory = log_directory(root, config)
     # In memory there are no extents to convert, and zeros would be written twice.
     writes_zeros = config.warm_up and not is_in_memory(root)
@@ -309,7 +300,7 @@ def make_files(
             reserve_bytes=config.disk_reserve_bytes,
         )
     if not config.transient_pool:
-        return LogFiles(source, warm_up, None, None)
+        return source, warm_up, None
     pool = TransientPool(
         config.transient_pool_size,
         config.file_size_bytes,
@@ -317,7 +308,7 @@ def make_files(
         counters=counters,
     )
     pooled = PooledFiles(pool, source, counters)
-    return LogFiles(pooled, warm_up, pooled, pool)
+    return pooled, warm_up, pooled
 
 
 def newest_unix_ms(log: CommitLog | Ledger, file: MappedFile, hi_position: int) -> int | None:
