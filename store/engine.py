@@ -120,7 +120,7 @@ class Engine(Generic[LogT_co]):
         """Open the log, and queues and index up to its end."""
         fs, root, config, counters = self.fs, self.root, self.config, self.counters
         last_run = self._run_marker.last_run()
-        files, self.warm_up, self._pooled, self._pool = make_files(
+        files, self.warm_up, self._pooled = make_files(
             fs, root, config, counters, self.on_fatal, makes_names_durable=not self._is_replica
         )
         self.mark = open_marks(fs, root, config, last_run)
@@ -297,7 +297,7 @@ class Engine(Generic[LogT_co]):
                 dispatched_position=self.dispatcher.dispatched_position,
                 file_count=len(files),
                 prepared_file_count=self.warm_up.ready_count if self.warm_up else 0,
-                pool_free_count=self._pool.free_count if self._pool else 0,
+                pool_free_count=self._pooled.pool.free_count if self._pooled else 0,
                 hold_count=sum(file.hold_count for file in files),
                 flush_pending_count=self.flush_service.pending_count,
                 flush_pending_count_max=self.flush_service.request_count_max,
@@ -339,8 +339,8 @@ class Engine(Generic[LogT_co]):
                     self._pooled.detach_all()
             finally:
                 self.flush_service.stop()
-            if self._pool:
-                self._pool.close()
+            if self._pooled:
+                self._pooled.pool.close()
             # A second sync could succeed, and what it promised be lost.
             if (cause := self.on_fatal.cause) is not None:
                 raise SyncFailedError(self.root, errno.EIO) from cause

@@ -274,7 +274,7 @@ def make_files(
     on_fatal: Callable[[BaseException], None],
     *,
     makes_names_durable: bool,
-) -> tuple[FileSource, WarmUp | None, PooledFiles | None, TransientPool | None]:
+) -> tuple[FileSource, WarmUp | None, PooledFiles | None]:
     """Return the source of the log's next files, and its special parts as far as configured."""
     directory = log_directory(root, config)
     # In memory there are no extents to convert, and zeros would be written twice.
@@ -300,7 +300,7 @@ def make_files(
             reserve_bytes=config.disk_reserve_bytes,
         )
     if not config.transient_pool:
-        return source, warm_up, None, None
+        return source, warm_up, None
     pool = TransientPool(
         config.transient_pool_size,
         config.file_size_bytes,
@@ -308,7 +308,7 @@ def make_files(
         counters=counters,
     )
     pooled = PooledFiles(pool, source, counters)
-    return pooled, warm_up, pooled, pool
+    return pooled, warm_up, pooled
 
 
 def newest_unix_ms(log: CommitLog | Ledger, file: MappedFile, hi_position: int) -> int | None:

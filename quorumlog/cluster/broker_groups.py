@@ -22,6 +22,7 @@ from typing import Final
 from quorumlog.arguments import check_text
 from quorumlog.cluster.calls import Calls
 from quorumlog.cluster.channels import Channels, Credentials
+from quorumlog.cluster.full_disks import FullDisks
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.cluster.routes import BOOTSTRAP_MAX, Route, Router
 from quorumlog.cluster.transport import Transport
@@ -80,6 +81,7 @@ class BrokerGroups:
         """Called when a group came, was left out, went away or is back."""
         self._credentials = credentials
         self._transport: Transport = transport
+        self._full_disks = FullDisks()
         self._surveyed: set[str] = set()  # Addresses in `bootstrap` of nodes of other groups.
         self._known: dict[str, BrokerGroup] = {}  # Also the groups that were left out.
         self._first = self._make("", self.bootstrap, cluster_id, is_pointed_at=True)
@@ -245,7 +247,8 @@ class BrokerGroups:
             self._on_route(group, answer, address)
 
         channels = Channels(self._credentials, self._transport)
-        router = Router(channels, addresses, cluster_id, group=name, on_route=on_route)
+        disks = self._full_disks
+        router = Router(channels, disks, addresses, cluster_id, group=name, on_route=on_route)
         group = BrokerGroup(router, Calls(router), is_pointed_at=is_pointed_at)
         return group
 

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar
 from quorumlog.cluster.channels import NodeChannel, answer_of
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.framed.frames import FRAMED_METHODS
-from quorumlog.cluster.full_disks import FULL_DISKS
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.cluster.routes import Router
 from quorumlog.errors import (
@@ -37,7 +36,7 @@ class Calls:
     """Makes unary calls. `is_repeatable` calls do no harm when they are applied twice."""
 
     def __init__(self, router: Router) -> None:
-        self._router = router
+        self.router = router
         self._any_at = random.randrange(1 << 16)  # Clients spread over the replicas.
         self.attempts = 0
         self.retries = 0
@@ -59,17 +58,17 @@ class Calls:
         OutcomeUnknownError when a call that must not be repeated may have had an effect. For a call
         that may be repeated, `outcome` of the DeadlineError says whether it may have had an effect.
         """
-        what = f"{method_of(request)} at the leader{self._router.where}"
+        what = f"{method_of(request)} at the leader{self.router.where}"
         attempt = _Attempts(self, what, deadline, is_repeatable, is_read)
         while True:
-            node = await attempt.within(self._router.leader)
+            node = await attempt.within(self.router.leader)
             try:
                 return await self._watched(node, request, deadline, wait_ms)
             except QuorumlogError as error:
                 if isinstance(error, NotLeaderError):
-                    self._router.on_hint(error.leader_id, error.leader_address, node.address)
+                    self.router.on_hint(error.leader_id, error.leader_address, node.address)
                 elif isinstance(error, UnavailableError):
-                    self._router.leader_failed(node.address)
+                    self.router.leader_failed(node.address)
                 await attempt.failed(error)
 
     async def node(
@@ -94,11 +93,11 @@ class Calls:
 
     async def any(self, request: Any, deadline: Deadline) -> Any:
         """Call the same node as last time, or the next one if that fails; a repeatable call."""
-        what = f"{method_of(request)} at any node{self._router.where}"
+        what = f"{method_of(request)} at any node{self.router.where}"
         attempt = _Attempts(self, what, deadline, True, is_read=True)
         while True:
-            addresses = self._router.addresses()
-            node = self._router.channels.get(addresses[self._any_at % len(addresses)])
+            addresses = self.router.addresses()
+            node = self.router.channels.get(addresses[self._any_at % len(addresses)])
             timeout_s = min(deadline.remaining_s, max(deadline.timeout_ms / 4000, 1.0))
             try:
                 return await self.once(node, request, timeout_s)
@@ -134,7 +133,7 @@ class Calls:
             while not (await asyncio.wait({call}, timeout=patience_s))[0]:
                 patience_s = SUSPECT_AFTER_MS / 1000
                 # An answer that came during the question is worth more than a new leader.
-                if await has_moved(self._router, node.address) and not call.done():
+                if await has_moved(self.router, node.address) and not call.done():
                     raise UnavailableError(
                         f"{node.address} does not answer, and another node leads; ask that one",
                         outcome=Outcome.UNKNOWN,
@@ -242,7 +241,7 @@ class _Attempts:
             raise self._late(error) from error
         if not error.retryable:
             raise self._final(error)
-        FULL_DISKS.note(error)
+        self._calls.router.full_disks.note(error)
         self._calls.retries += 1
         if isinstance(error, NotLeaderError | UnavailableError):
             self._redirects += 1

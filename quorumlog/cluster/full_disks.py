@@ -1,4 +1,4 @@
-"""Full disks that keep calls waiting, as log lines of this process.
+"""Full disks that keep calls waiting, as log lines of a client.
 
 Owns the interval between two lines: calls may wait long, and are repeated often. Must not know
 which call waits.
@@ -15,7 +15,7 @@ _log: Final = logging.getLogger("quorumlog.client")
 
 
 class FullDisks:
-    """Logs one error of a full disk in an interval."""
+    """Logs one error of a full disk in an interval. One per client."""
 
     def __init__(self) -> None:
         self._said_s = -INTERVAL_S
@@ -26,6 +26,3 @@ class FullDisks:
         if isinstance(error, StoreFullError) and now_s >= self._said_s + INTERVAL_S:
             self._said_s = now_s
             _log.warning("a disk is full, and calls wait for room: %s", error.message)
-
-
-FULL_DISKS: Final = FullDisks()

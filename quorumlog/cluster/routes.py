@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.cluster.channels import CHANNELS_MAX, Channels, NodeChannel, answer_of
-from quorumlog.cluster.full_disks import FULL_DISKS
+from quorumlog.cluster.full_disks import FullDisks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.tls_trouble import TLS_TROUBLE
 from quorumlog.errors import (
@@ -93,6 +93,7 @@ class Router:
     def __init__(
         self,
         channels: Channels,
+        full_disks: FullDisks,
         bootstrap: Sequence[str],
         cluster_id: str | None = None,
         *,
@@ -102,7 +103,7 @@ class Router:
         """`group` empty: the group of the first node that answers."""
         if not 0 < len(bootstrap) <= BOOTSTRAP_MAX:
             raise InvalidRequestError(f"{len(bootstrap)} addresses; give 1 to {BOOTSTRAP_MAX}")
-        self.channels = channels
+        self.channels, self.full_disks = channels, full_disks
         self.bootstrap = tuple(bootstrap)
         self.cluster_id = cluster_id or ""
         self.group = group
@@ -308,7 +309,7 @@ class Router:
             poll.offer(answer.term, answer.leader_id, named, is_confirmed=False)
         elif answer.no_room:
             poll.last_error = StoreFullError(f"{address} cannot lead: {answer.no_room}")
-            FULL_DISKS.note(poll.last_error)
+            self.full_disks.note(poll.last_error)
         else:
             poll.last_error = UnavailableError(f"{address} knows no leader; wait a moment")
 

@@ -116,8 +116,8 @@ class PopConsumer(Closing):
         them, and get the messages that may have been taken under them."""
         self._let_in = set[str]()
         """Broker groups whose leader let it in, and did not refuse it since."""
-        self._turn = 0
-        self._turns, self._turn_s = Turns(), 0.0
+        self._target_rotation = 0
+        self._turns, self._next_turn_s = Turns(), 0.0
         self._warned: set[str] = set()
         self._ready: list[PopMessage] = []
         """Messages that any call has taken and none has handed out yet."""
@@ -161,8 +161,8 @@ class PopConsumer(Closing):
         """Return the topics and groups to ask, beginning with another one each time."""
         there = [group for group in self._groups.all if not group.is_away] or self._groups.all
         targets = [(topic, group) for topic in self.topics for group in there]
-        self._turn = (self._turn + 1) % len(targets)
-        return targets[self._turn :] + targets[: self._turn]
+        self._target_rotation = (self._target_rotation + 1) % len(targets)
+        return targets[self._target_rotation :] + targets[: self._target_rotation]
 
     async def _look(self, targets: Sequence[tuple[str, BrokerGroup]], max_count: int) -> None:
         """Ask the targets in turn for the messages that are available now."""
@@ -305,8 +305,8 @@ class PopConsumer(Closing):
 
     async def __anext__(self) -> PopMessage:
         """Receive for ever, message by message; each has to be acknowledged all the same."""
-        if time.monotonic() >= self._turn_s:
-            self._turn_s = await self._turns.give()
+        if time.monotonic() >= self._next_turn_s:
+            self._next_turn_s = await self._turns.give()
         while not self._ready:
             await self._fill(RECEIVE_COUNT_MAX, WAIT_S)
         return self._ready.pop(0)

@@ -30,7 +30,6 @@ from quorumlog import errors
 from quorumlog.cluster.calls import REDIRECTS_AT_ONCE, SUSPECT_AFTER_MS, Calls, has_moved
 from quorumlog.cluster.channels import NodeChannel
 from quorumlog.cluster.framed.connection import CALLS_MAX
-from quorumlog.cluster.full_disks import FULL_DISKS
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.cluster.routes import Router, TopicRoute
 from quorumlog.errors import Outcome, QuorumlogError, UnavailableError
@@ -530,7 +529,7 @@ class Sender:
                 return doubtful
             self._rename(self._named(), is_new=True)
             return None
-        FULL_DISKS.note(error)
+        self._router.full_disks.note(error)
         if error.retryable or error.outcome is Outcome.UNKNOWN:
             return None
         return doubtful if batch.may_be_applied else error  # An earlier attempt has no answer yet.

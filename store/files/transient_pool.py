@@ -103,7 +103,7 @@ class PooledFiles:
     def __init__(
         self, pool: TransientPool, source: FileSource, counters: StoreCounters | None = None
     ) -> None:
-        self._pool, self._source = pool, source
+        self.pool, self._source = pool, source
         self._counters = counters or StoreCounters()
         self._queue: MappedFileQueue | None = None
         self._buffered: deque[MappedFile] = deque()  # In file order; guarded by _lock.
@@ -124,7 +124,7 @@ class PooledFiles:
         with self._lock:
             while self._buffered and self._buffered[-1].position >= position:
                 self._take_buffer(self._buffered.pop())  # Its roll failed; nothing was written.
-            buffer = self._pool.borrow()
+            buffer = self.pool.borrow()
             if buffer is None:
                 self._counters.pool_empty_count += 1
             else:
@@ -147,7 +147,7 @@ class PooledFiles:
         hit("transient_pool.commit")
         with self._lock:
             self._commit_files()
-        self._pool.clean()
+        self.pool.clean()
         return self._queue.max_position
 
     def detach_all(self) -> None:
@@ -164,7 +164,7 @@ class PooledFiles:
     def _take_buffer(self, file: MappedFile) -> None:
         buffer = file.take_buffer()
         if buffer is not None:
-            self._pool.give_back(buffer)
+            self.pool.give_back(buffer)
 
     def _commit_files(self) -> None:
         while self._buffered:
@@ -173,4 +173,4 @@ class PooledFiles:
                 # Incomplete, so it is the last one: nothing was appended to any later file.
                 return
             self._buffered.popleft()
-            self._pool.give_back(buffer)
+            self.pool.give_back(buffer)

@@ -87,8 +87,7 @@ class CommitLog:
         FileSystemError or BusyError; nothing was written then.
         """
         size_bytes = len(batch)
-        position, fits, stamped = self._stamp(batch, now_unix_ms)
-        record_positions, queue_offsets, updates, _ = stamped
+        position, fits, (positions, queue_offsets, updates, _) = self._stamp(batch, now_unix_ms)
         last = self.files.files[-1] if fits else self._roll()
         hit("commit_log.before_append")
         landed = last.append(self._scratch_view[:size_bytes])
@@ -99,7 +98,7 @@ class CommitLog:
             position,
             position + size_bytes,
             -1,
-            record_positions,
+            positions,
             queue_offsets,
             now_unix_ms,
         )
@@ -153,12 +152,12 @@ class CommitLog:
             return
         generation = self.checked.generation
         # A range ends where a record does, so the rest begins with one.
-        checked = check_records(data[lo - position :], lo)
-        if checked.problem is not None or lo + checked.end != hi:
-            self.checked.distrust(lo + checked.end, hi)
-            file = self.files.file_at(lo + checked.end)
-            at = lo + checked.end - file.position
-            problem = checked.problem
+        result = check_records(data[lo - position :], lo)
+        end, problem = lo + result.end, result.problem
+        if problem is not None or end != hi:
+            self.checked.distrust(end, hi)
+            file = self.files.file_at(end)
+            at = end - file.position
             if problem is None:
                 raise CorruptionError(file.path, at, "record", "a whole one", "a part of one")
             raise CorruptionError(

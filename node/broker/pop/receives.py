@@ -68,7 +68,7 @@ class Receives:
         self._shared: Final = shared
         self._members = members
         self._context: Final = shared.context
-        self._turn = 0
+        self._queue_rotation = 0
         self._reserved_count = 0
         """New messages of takes under way."""
         self._last_generation = 0
@@ -216,8 +216,8 @@ class Receives:
             return (hint,)
         if receive.queue_id != ANY_QUEUE:
             return (receive.queue_id,)
-        self._turn += 1
-        first = self._turn % count
+        self._queue_rotation += 1
+        first = self._queue_rotation % count
         return (*range(first, count), *range(first))
 
     # --- Choosing ---

@@ -268,15 +268,7 @@ class MessageChooser:
             if choice.is_full or choice.effort >= room.effort:
                 return
             first = choice.next_offset
-            pull = partial(
-                self._store.pull,
-                topic,
-                queue_id,
-                first,
-                max_count=max(left, least),
-                max_size_bytes=room.size_bytes - choice.size_bytes,
-                tags=wish.filter.codes if isinstance(wish.filter, TagFilter) else None,
-            )
+            pull = partial(self._pull, choice, first, max(left, least), cost)
             filters = [] if wish.filter is None else [wish.filter]
             result, data, _ = pull_kept(pull, *filters)
             if result.next_offset <= first:
@@ -284,9 +276,24 @@ class MessageChooser:
             choice.next_offset = result.next_offset
             if result.status is PullStatus.FOUND:
                 self._add_new(choice, data, left)
-            passed_over_count = choice.next_offset - first - result.record_count
-            choice.effort += _PULL_EFFORT + result.record_count * cost
-            choice.effort += max(passed_over_count, 0) // _UNITS_OF_EFFORT
+
+    def _pull(
+        self, choice: Choice, offset: int, count: int, cost: int, *, verify: bool = False
+    ) -> PullResult:
+        """Read new messages, and add to the effort of a choice; a record has this cost."""
+        wish, room = choice.wish, choice.room
+        result = self._store.pull(
+            *choice.key[1:],
+            offset,
+            max_count=count,
+            max_size_bytes=room.size_bytes - choice.size_bytes,
+            tags=wish.filter.codes if isinstance(wish.filter, TagFilter) else None,
+            verify=verify,
+        )
+        passed_over_count = result.next_offset - offset - result.record_count
+        choice.effort += _PULL_EFFORT + result.record_count * cost
+        choice.effort += max(passed_over_count, 0) // _UNITS_OF_EFFORT
+        return result
 
     @staticmethod
     def _add_new(choice: Choice, data: bytes, left: int) -> None:

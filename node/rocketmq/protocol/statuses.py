@@ -8,7 +8,7 @@ from typing import Final
 
 from node.errors.translation import describe
 from quorumlog.pb.rocketmq_pb2 import Code, Status
-from store.errors import LimitExceededError
+from store.errors import CorruptionError, LimitExceededError
 
 OK: Final = Status(code=Code.OK, message="OK")
 
@@ -92,6 +92,10 @@ def status_of(error: Exception) -> Status:
     code = CODES.get(failure.code, Code.INTERNAL_SERVER_ERROR)
     if isinstance(error, LimitExceededError) and error.what == "properties":
         code = Code.MESSAGE_PROPERTIES_TOO_LARGE
+    if isinstance(error, CorruptionError) and error.retryable:
+        # Push consumers try again 1 s later, and a simple consumer of Node.js does after 50000 to
+        # 50002 alone: it hands TOO_MANY_REQUESTS to its application.
+        code = Code.HA_NOT_AVAILABLE
     return Status(code=code, message=f"{failure.code}: {failure.message}"[:_MESSAGE_LENGTH_MAX])
 
 

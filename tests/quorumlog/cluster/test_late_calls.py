@@ -9,6 +9,7 @@ import pytest
 
 from quorumlog.cluster import calls
 from quorumlog.cluster.channels import NodeChannel
+from quorumlog.cluster.full_disks import FullDisks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import Router
 from quorumlog.errors import (
@@ -25,7 +26,7 @@ from quorumlog.errors import (
 class _Router:
     """Finds always the same leader."""
 
-    where = ""
+    where, full_disks = "", FullDisks()
 
     async def leader(self, _deadline: Deadline) -> NodeChannel:
         return cast(NodeChannel, SimpleNamespace(address="127.0.0.1:1"))

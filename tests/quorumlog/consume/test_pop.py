@@ -154,7 +154,7 @@ async def test_no_more_is_handed_out_than_was_asked_for() -> None:
 
     broker = FakeBroker(orders="abcde")
     consumer = consumer_of(broker, "orders", "bills")
-    consumer._turn = 1  # The next call begins with the first topic.
+    consumer._target_rotation = 1  # The next call begins with the first topic.
     broker.gate.clear()
     receiving = asyncio.create_task(consumer.receive(5))
     await asked(broker, 1)

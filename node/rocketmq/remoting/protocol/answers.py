@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from node.errors.translation import describe
 from node.rocketmq.remoting.protocol.codes import ResponseCode
+from store.errors import CorruptionError
 
 REMARK_LENGTH_MAX: Final = 1_024
 _NO_EXT: Final[Mapping[str, str]] = {}
@@ -64,8 +65,9 @@ CODES: Final[dict[str, ResponseCode]] = {
             "node.busy store.busy raft.busy node.limit_reached node.delayed_full node.not_leader "
             "node.not_ready node.transferring node.draining node.shutting_down node.not_applied "
             "node.state_diverged ha.not_master ha.state_missing store.full store.file_system "
-            "store.closed raft.not_leader raft.transferring node.timeout node.outcome_unknown "
-            "node.batch_undecided node.read_timeout"
+            "store.closed store.damage_wider store.derived_damage raft.not_leader "
+            "raft.transferring node.timeout node.outcome_unknown node.batch_undecided "
+            "node.read_timeout"
         ),
     }.items()
     for name in names.split()
@@ -79,4 +81,8 @@ def refusal_of(error: Exception) -> Answer:
         return Answer(error.code, remark=error.remark[:REMARK_LENGTH_MAX])
     failure = describe(error)
     code = CODES.get(failure.code, ResponseCode.SYSTEM_ERROR)
+    if isinstance(error, CorruptionError) and error.retryable:
+        # Consumers in Java and Go pull again 3 s after any error. Of the codes with a shorter pause
+        # FLOW_CONTROL fails a send in Java, and PULL_RETRY_IMMEDIATELY repeats without an end.
+        code = ResponseCode.SERVICE_NOT_AVAILABLE
     return Answer(code, remark=f"{failure.code}: {failure.message}"[:REMARK_LENGTH_MAX])

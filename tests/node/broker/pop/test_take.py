@@ -61,6 +61,16 @@ async def test_tags_that_are_rare_are_looked_for_in_portions(node: Fixture) -> N
     assert node.driver.append_count - takes >= 2
 
 
+@node_with(file_size_bytes=1024 * 1024)
+async def test_the_second_read_for_a_tag_of_the_same_hash_counts_as_the_first(
+    node: Fixture,
+) -> None:
+    await _tagged(node, *(("no", "BB", 0) for _ in range(COUNT)), ("yes", "Aa", 0))
+    takes = node.driver.append_count
+    assert bodies(await receive(node, 1, tags=["Aa"])) == ["yes"]
+    assert node.driver.append_count - takes >= 2 * 4 * COUNT // EFFORT_MAX, "a read costs 4 or more"
+
+
 @node_with(topics={"orders": 8}, file_size_bytes=1024 * 1024)
 async def test_messages_of_a_busy_group_are_passed_over_in_portions(node: Fixture) -> None:
     for queue_id in range(8):

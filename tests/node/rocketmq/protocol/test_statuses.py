@@ -10,7 +10,13 @@ from node.errors.translation import status_of as grpc_status_of
 from node.rocketmq.protocol.statuses import CODES, status_of
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.errors import RaftError
-from store.errors import LimitExceededError, PositionRangeError, RecordFormatError, StoreError
+from store.errors import (
+    CorruptionError,
+    LimitExceededError,
+    PositionRangeError,
+    RecordFormatError,
+    StoreError,
+)
 
 OF_THE_SERVER = {Code.INTERNAL_SERVER_ERROR, Code.HA_NOT_AVAILABLE}
 """What clients repeat as a fault of the server."""
@@ -20,6 +26,8 @@ PASSING = {
     Code.PROXY_TIMEOUT,
     Code.MASTER_PERSISTENCE_TIMEOUT,
 }
+DAMAGE, UNDER_REPAIR = (CorruptionError("file", 7, "body CRC", "1", "2") for _ in range(2))
+UNDER_REPAIR.note_repair()
 KINDS = [kind for kind in error_classes() if kind not in classes_in(nameserver)]
 """No call of the protocol reaches the name server."""
 
@@ -37,6 +45,8 @@ def test_each_code_has_a_row_and_each_row_a_code() -> None:
         (PositionRangeError("position", 9, 0, 5), Code.ILLEGAL_OFFSET),
         (MessageExpiredError("orders", 0, 9, 0, 5), Code.MESSAGE_NOT_FOUND),
         (BadRequestError("offset", "0 or more", "-1"), Code.BAD_REQUEST),
+        (DAMAGE, Code.INTERNAL_SERVER_ERROR),
+        (UNDER_REPAIR, Code.HA_NOT_AVAILABLE),
     ],
 )
 def test_a_refusal_has_the_code_of_its_cause(error: Exception, code: Code) -> None:

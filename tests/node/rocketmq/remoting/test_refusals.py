@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from node.rocketmq.remoting.protocol.codes import RequestCode
+from store.errors import CorruptionError
 from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import client_at, send_fields
+from tests.store.records import damage
 
 INVALID, NO_GROUP = 29, 26
 OF_PULL = {"consumerGroup": "r", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1"}
@@ -51,3 +53,21 @@ async def test_what_is_not_there_is_not_made_by_a_mistake(tmp_path: Path) -> Non
         for code in (codes.LOCK, codes.UNLOCK, RequestCode.HEART_BEAT):
             for body in (b"", b"[]", b"{", b"7"):
                 assert (await client.ask(code, body=body)).code == INVALID
+
+
+@pytest.mark.parametrize(
+    ("on_damage", "code"), [(CorruptionError.note_repair, 14), (lambda _: None, 1)]
+)
+async def test_damage_passes_while_the_node_takes_the_bytes_from_a_peer(
+    tmp_path: Path, on_damage: Any, code: int
+) -> None:
+    async with client_at(tmp_path) as (gateway, client):
+        gateway.calls.served._on_damage = on_damage
+        sent = await client.send(b"body")
+        store, log = gateway.node.log.store, gateway.node.log.store.log
+        damage(tmp_path, store.reads.pull("orders", 0, 0).data)
+        log.checked.distrust(0, log.max_position)
+        position = str(int(sent.ext["msgId"][16:], 16))
+        view = await client.ask(codes.VIEW, {"offset": position, "topic": "orders"})
+        for heard in (await client.pull(0, 0), view):
+            assert (heard.code, str(heard.remark)[:17]) == (code, "store.corruption:")
