@@ -25,6 +25,7 @@ from store.errors import (
 )
 from store.files import failpoints
 from store.ledger.ledger import Ledger
+from store.ledger.records import may_begin_at
 from store.record.message import encode_message, tags_code
 from store.store import Store
 from tests.patience import PATIENCE_S
@@ -443,3 +444,55 @@ def test_a_key_whose_record_lost_its_head_is_damage_and_not_a_missing_message(
     (position,) = [m.position for m in messages(record_before)]
     with pytest.raises(CorruptionError if isinstance(store.log, Ledger) else PositionRangeError):
         store.message_at(position)
+
+
+@pytest.mark.parametrize("step_bytes", [1, 50, fmt.BODY_AT])
+def test_a_position_of_no_record_costs_no_check_and_no_long_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch, step_bytes: int
+) -> None:
+    result, *_ = [store.append(batch(lo, lo + 20)) for lo in (0, 20, 40, 60)]
+    read, checked, size_bytes = store.log.read, list[int](), list[int]()
+
+    def counted(position: int, count: int) -> bytes:
+        size_bytes.append(count)
+        return read(position, count)
+
+    monkeypatch.setattr(store.log, "read", counted)
+    monkeypatch.setattr("store.ledger.ledger.check_range", lambda *a: checked.append(a[1]))
+    with pytest.raises(PositionRangeError):
+        store.message_at(result.record_positions[-1] + step_bytes)
+    assert not checked, "entries were compared with their checksums"
+    assert sum(size_bytes) <= PAGE + 2 * (result.end_position - result.position)
+
+
+@pytest.mark.parametrize("before_at", [None, 0, 2, 4])
+def test_a_record_that_lost_its_head_behind_another_one_is_damage(
+    tmp_path: Path, store: Store, before_at: int | None
+) -> None:
+    """Also where the size before it is wrong but possible (byte 2), and leads past it."""
+    store.append(batch(0, 60))
+    before, record_there = [store.pull("orders", 0, n, max_count=1).data for n in (3, 4)]
+    damage(tmp_path, record_there, fmt.INT32.size)
+    if before_at is not None:
+        damage(tmp_path, before, before_at)
+    (position,) = [m.position for m in messages(record_there)]
+    with pytest.raises(CorruptionError if isinstance(store.log, Ledger) else PositionRangeError):
+        store.message_at(position)
+    with pytest.raises(PositionRangeError):
+        store.message_at(position + 300)
+
+
+def test_records_begin_where_the_sizes_before_them_say(tmp_path: Path) -> None:
+    """At every place: near the beginning of a record, and far behind that of a large one."""
+    with open_store(tmp_path, small_config(container="ledger", file_size_bytes=64 * PAGE)) as store:
+        ledger = store.log
+        assert isinstance(ledger, Ledger)
+        sizes_bytes = [40, 40, 20_000, 8, 35_000, 40, 17_000]
+        results = [
+            store.append(b"".join(record(0, size_bytes=size) for size in sizes_bytes))
+            for _ in range(2)
+        ]
+        begins = {position for result in results for position in result.record_positions}
+        places = {*range(0, results[-1].end_position, 61), *begins}
+        places |= {begin + n for begin in begins for n in (-1, 1, 4, 8, 28, 36, 55, 56, 57)}
+        assert {place for place in places if may_begin_at(ledger, place)} == begins
