@@ -348,19 +348,6 @@ class Reads:
         lo = queue.search(queue.min_offset, hi, lambda position, _: position < min_position)
         return max(queue.search(lo, hi, is_older), self._begin_offset(queue))
 
-    def store_unix_ms_at(self, position: int, size_bytes: int) -> int:
-        """Return the store time of a record; 0 for a damaged one, whose time may be damaged, too.
-
-        A wrong time could make the time of every append too late. A missing one does no harm, and
-        keeps no replica from being master.
-        """
-        try:
-            data = self.log.read(position, size_bytes)
-            self.log.check(position, data)
-        except (CorruptionError, FileSystemError, PositionRangeError):
-            return 0  # The scrubber and readers report it.
-        return store_timestamp(data)
-
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return [min_offset, max_offset) of one queue; (0, 0) when nothing was ever put into it.
 

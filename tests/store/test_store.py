@@ -11,6 +11,7 @@ import pytest
 from store import format as fmt
 from store.config import StoreConfig
 from store.derived.dispatch import Built
+from store.derived.queues.consume_queue import ConsumeQueue
 from store.derived.queues.pull import PullStatus
 from store.durability.durable_mark import Mark
 from store.errors import (
@@ -32,6 +33,7 @@ from tests.patience import PATIENCE_S
 from tests.store.crash_check import must_not_die
 from tests.store.crashes import abandon
 from tests.store.fsck_stores import Clock, open_store
+from tests.store.overwrites import overwrite
 from tests.store.records import (
     BORN,
     PAGE,
@@ -371,6 +373,30 @@ def test_a_clock_that_steps_back_does_not_turn_the_log_around(store: Store, cloc
         again.put(record(2))
         times = [m.store_unix_ms for m in messages(again.pull("orders", 0, 0).data)]
         assert times == [BORN, BORN, BORN]
+
+
+@pytest.mark.parametrize("stop", ["close", "crash", "torn tail"])
+def test_an_open_knows_the_store_time_and_reads_no_queue_for_it(
+    tmp_path: Path, store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    for number in range(9):
+        clock.unix_ms += 1_000
+        store.put(record(number, queue_id=number))
+    newest_unix_ms, end = clock.unix_ms, store.log.max_position
+    file = store.log.files.file_at(end - 1)
+    image = tmp_path
+    if stop == "close":
+        store.close()
+    else:
+        image = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-killed"))
+    if stop == "torn tail":
+        path = image / Path(file.path).relative_to(tmp_path)
+        overwrite(path, end, path.read_bytes()[:100])
+    clock.unix_ms -= 10_000
+    monkeypatch.delattr(ConsumeQueue, "read_units")  # No unit of a queue is read.
+    with open_store(image, store.config, clock) as again:
+        assert bool(again.recovery.cut_size_bytes) == (stop == "torn tail")
+        assert again.put(record(99)).store_unix_ms == newest_unix_ms
 
 
 def test_the_transient_pool_serves_reads_once_committed(tmp_path: Path) -> None:
