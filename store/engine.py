@@ -151,6 +151,7 @@ class Engine(Generic[LogT_co]):
             same_boot=last_run.same_boot,
             known_good_position=directory.known_good_position,
             end_position=log.max_position,
+            store_unix_ms=opened.store_unix_ms,
             scanned_size_bytes=opened.scanned_size_bytes,
             cut_size_bytes=opened.cut_size_bytes,
             cut_reason=opened.cut_reason,

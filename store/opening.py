@@ -10,6 +10,7 @@ Sources: storage-formats 4.4 to 4.6; design 4.5.
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -22,7 +23,14 @@ from store.derived.keys.index_files import IndexFiles
 from store.derived.queues.consume_queues import ConsumeQueues
 from store.durability.durable_mark import UNKNOWN_COUNT, DurableMark, Mark
 from store.durability.identity import LastRun
-from store.errors import DerivedFileError, LayoutError, QueueOrderError
+from store.errors import (
+    CorruptionError,
+    DerivedFileError,
+    FileSystemError,
+    LayoutError,
+    PositionRangeError,
+    QueueOrderError,
+)
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import FileSource, InlineFiles
@@ -67,6 +75,8 @@ class Recovery:
     known_good_position: int
     """Position up to which the log was known to be whole before the opening."""
     end_position: int
+    store_unix_ms: int
+    """Store time of the log's last record; 0 without one, or where that is damaged."""
     scanned_size_bytes: int
     cut_size_bytes: int
     cut_reason: str
@@ -104,6 +114,7 @@ class OpenedLog(Generic[LogT_co]):
     """The log, cut to its good end, and what is known of it."""
 
     log: LogT_co
+    store_unix_ms: int
     scanned_size_bytes: int
     cut_size_bytes: int
     cut_reason: str
@@ -175,7 +186,13 @@ def open_ledger(directory: Directory) -> OpenedLog[Ledger]:
         synced_position=directory.synced_position,
     )
     ledger.checked.trusted_position = report.scanned_from_position
-    return OpenedLog(ledger, report.scanned_size_bytes, report.cut_size_bytes, report.cut_reason)
+    unix_ms = 0
+    # The scrubber and readers report damage. It keeps no replica from opening.
+    with suppress(CorruptionError, FileSystemError, PositionRangeError):
+        unix_ms = ledger.newest_store_unix_ms()
+    return OpenedLog(
+        ledger, unix_ms, report.scanned_size_bytes, report.cut_size_bytes, report.cut_reason
+    )
 
 
 def open_plain_log(kind: type[PlainT], directory: Directory) -> OpenedLog[PlainT]:
@@ -197,8 +214,14 @@ def open_plain_log(kind: type[PlainT], directory: Directory) -> OpenedLog[PlainT
         log.close()
         raise
     log.checked.trusted_position = report.lo
-    scanned_size_bytes = report.end_position - report.lo
-    return OpenedLog(log, scanned_size_bytes, report.cut_size_bytes, report.cut_reason, is_adopting)
+    return OpenedLog(
+        log,
+        report.store_unix_ms,
+        report.end_position - report.lo,
+        report.cut_size_bytes,
+        report.cut_reason,
+        is_adopting,
+    )
 
 
 def open_derived(

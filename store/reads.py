@@ -4,6 +4,7 @@ Owns the reads; must not know appends, threads or recovery. The engine says what
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from store import format as fmt
@@ -20,6 +21,7 @@ from store.errors import (
 )
 from store.files.mapped_file import View
 from store.ledger.ledger import Ledger
+from store.ledger.records import may_begin_at
 from store.log.commit_log import CommitLog
 from store.record.check import store_timestamp
 from store.record.message import (
@@ -207,10 +209,15 @@ class Reads:
         return message
 
     def _check_around(self, position: int) -> None:
-        """Raise CorruptionError if the entry with this byte is damaged: "no record starts there"
-        would be no answer then. A plain log cannot tell where its records start."""
-        if isinstance(self.log, Ledger):
-            self.log.check_bytes(position, position + 1, again=True)
+        """Raise CorruptionError if a record that starts here, or a size before it, is damaged: "no
+        record starts there" would be no answer then. A plain log cannot tell where its records
+        start. A position between two records costs no checksum: any client may send it."""
+        if not isinstance(self.log, Ledger):
+            return
+        with suppress(FileSystemError, PositionRangeError):  # The check finds out why.
+            if not may_begin_at(self.log, position):
+                return
+        self.log.check_bytes(position, position + 1, again=True)
 
     def messages_by_key(
         self,
@@ -341,19 +348,6 @@ class Reads:
         lo = queue.search(queue.min_offset, hi, lambda position, _: position < min_position)
         return max(queue.search(lo, hi, is_older), self._begin_offset(queue))
 
-    def store_unix_ms_at(self, position: int, size_bytes: int) -> int:
-        """Return the store time of a record; 0 for a damaged one, whose time may be damaged, too.
-
-        A wrong time could make the time of every append too late. A missing one does no harm, and
-        keeps no replica from being master.
-        """
-        try:
-            data = self.log.read(position, size_bytes)
-            self.log.check(position, data)
-        except (CorruptionError, FileSystemError, PositionRangeError):
-            return 0  # The scrubber and readers report it.
-        return store_timestamp(data)
-
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return [min_offset, max_offset) of one queue; (0, 0) when nothing was ever put into it.
 
@@ -395,7 +389,8 @@ class Reads:
         file_hi = position // file_size_bytes * file_size_bytes + file_size_bytes
         room = min(file_hi, self._visible_position()) - position
         head = self.log.read(position, min(room, _RECORD_SIZE_BYTES_FIRST))
-        size_bytes = int.from_bytes(head[:4], "big")
-        if size_bytes <= len(head):
+        size_bytes, own_at = int.from_bytes(head[:4], "big"), fmt.PHYSICAL_OFFSET_AT
+        # No record starts where none names its place: its size could be any.
+        if size_bytes <= len(head) or head[own_at : own_at + 8] != fmt.TIMESTAMP.pack(position):
             return head[:size_bytes]
         return self.log.read(position, min(size_bytes, room))

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from typing import Final, Self, Unpack
 
-from store import format as fmt
 from store.config import StoreConfig
 from store.engine import Around, Closing, Engine, StoreKind
 from store.errors import ClosedError, FileSystemError, StoreError, StoreFullError, SyncFailedError
@@ -66,7 +65,7 @@ class Store(Reads, Closing):
         self.engine: Final = engine
         super().__init__(engine, self._show_all)
         self.root, self.recovery = engine.root, engine.recovery
-        self._last_store_unix_ms = self._newest_store_unix_ms()
+        self._last_store_unix_ms = engine.recovery.store_unix_ms
         self._last_end_position = self._retention_ran_ms = 0
         self._derived_min_position = 0  # The derived files have nothing below it any more.
         self._dispatch_error: StoreFullError | None = None
@@ -75,17 +74,6 @@ class Store(Reads, Closing):
         self._thread = threading.Thread(
             target=self._maintain_all, name="store-maintain", daemon=True
         )
-
-    def _newest_store_unix_ms(self) -> int:
-        """Return the store time of the last record in the queues, 0 without one."""
-        ends = [(queue, queue.max_offset) for queue in self.engine.queues]
-        units = [
-            fmt.CONSUME_QUEUE_UNIT.unpack(queue.read_units(hi - 1, hi, is_proof_needed=False))
-            for queue, hi in ends
-            if hi > queue.min_offset
-        ]
-        position, size_bytes, _ = max(units, default=(0, 0, 0))
-        return self.store_unix_ms_at(position, size_bytes) if size_bytes else 0
 
     # --- Appending ---
 

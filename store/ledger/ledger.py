@@ -39,6 +39,7 @@ from store.ledger.verify import check_range
 from store.log.checked import CheckedRanges
 from store.log.record_log import AppendResult
 from store.log.sequence_lock import SequenceLock
+from store.record.check import store_timestamp
 from store.record.stamp import QueueKey, Stamped, Stamper
 from store.record.units import BatchUnits
 
@@ -508,6 +509,19 @@ class Ledger(LedgerReader):
             self.checked.distrust(self.position_of(lo_index), self.end_of(hi_index - 1))
             raise
         self.checked.add(self.position_of(lo_index), self.end_of(hi_index - 1), generation)
+
+    def newest_store_unix_ms(self) -> int:
+        """Return the store time of the last record, which all of its entry have; 0 without one.
+
+        That entry is checked. Errors as `entry`.
+        """
+        for index in range(self.last_index, self.first_index - 1, -1):
+            header = self.header(index)
+            if header.kind == KIND_DATA:
+                self.check_bytes(header.position, header.position + header.size_bytes)
+                size_bytes = min(header.body_size_bytes, fmt.RECORD_SIZE_BYTES_MIN)
+                return store_timestamp(self.read(header.position + _HEADER, size_bytes))
+        return 0
 
     # --- Cutting ---
 

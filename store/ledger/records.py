@@ -1,4 +1,4 @@
-"""Walks the message records of a ledger, for the dispatcher and a rebuild.
+"""Walks the message records of a ledger, for the dispatcher, a rebuild and reads by position.
 
 Owns the way from entries to runs of records; must not know the reader. Entry headers, blanks
 and entries that hold no records are left out. Headers and body checksums are checked on the way, so
@@ -16,8 +16,11 @@ from store.ledger.reader import LedgerReader, corruption
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _READ_SIZE_BYTES: Final = fmt.ENTRY_SIZE_BYTES_MAX  # So that every entry fits into one read.
+_SIZES_READ_SIZE_BYTES: Final = 16 * 1024  # Many small records, and not much of a large one.
 _BODY_CRC_AT: Final = 40
 _BLANK: Final = b"\xff\xff\xff\xff"
+_MAGIC: Final = fmt.MAGIC_V1.to_bytes(4, "big")[:3]  # That of version 2 differs in the last byte.
+_HEAD: Final = fmt.STORE_TIMESTAMP_AT  # Up to the fields that all records have at the same place.
 
 
 def record_runs(reader: LedgerReader, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
@@ -113,3 +116,43 @@ def _last_end(body: bytes, at: int, hi: int) -> int:
             break
         at = end
     return at
+
+
+def may_begin_at(reader: LedgerReader, position: int) -> bool:
+    """Whether a record begins at a position, by the sizes of the records of the entry around it.
+
+    Compares no checksum, and reads little of large records. True, too, where a size is impossible
+    or leads to bytes that are no record: no one can tell without a check.
+    """
+    header = reader.header(reader.index_at_position(position))
+    at, hi = header.position + _HEADER, header.position + header.size_bytes
+    if header.size_bytes != header.body_size_bytes + _HEADER:
+        return True
+    at = _record_near(reader, at, position, hi)
+    unpack, size_bytes_min = fmt.INT32.unpack_from, fmt.RECORD_SIZE_BYTES_MIN
+    while at < position and hi - at >= size_bytes_min:
+        data, n = reader.read(at, min(hi - at, _SIZES_READ_SIZE_BYTES)), 0
+        n_hi = min(len(data) - fmt.INT32.size, position - at)
+        while n < n_hi:
+            size_bytes = unpack(data, n)[0]
+            if size_bytes < size_bytes_min:
+                return True
+            n += size_bytes
+        at += n
+    if at <= position or at >= hi:
+        return at != hi
+    # The record behind the position shows that the one around it really ends there.
+    return fmt.BLANK.unpack(reader.read(at, fmt.BLANK.size))[1] not in (fmt.MAGIC_V1, fmt.MAGIC_V2)
+
+
+def _record_near(reader: LedgerReader, lo: int, position: int, hi: int) -> int:
+    """Return where a record begins, `lo` or one shortly before a position that names its place."""
+    lo_read, hi_read = max(lo, position - _SIZES_READ_SIZE_BYTES), min(hi, position + _HEAD)
+    if lo_read >= hi_read:
+        return lo
+    data = reader.read(lo_read, hi_read - lo_read)
+    at = data.rfind(_MAGIC, 0, position - lo_read + fmt.INT32.size + len(_MAGIC)) - fmt.INT32.size
+    if not 0 <= at <= len(data) - _HEAD:
+        return lo
+    place = fmt.TIMESTAMP.unpack_from(data, at + fmt.PHYSICAL_OFFSET_AT)[0]
+    return place if place == lo_read + at else lo

@@ -20,11 +20,15 @@ _READ_SIZE_BYTES: Final = 4 * MIB
 
 
 class RecoveryReport(NamedTuple):
-    """Result of a recovery. `cut_size_bytes`: from the end to the last byte that was not 0."""
+    """Result of a recovery. `cut_size_bytes`: from the end to the last byte that was not 0.
+
+    `store_unix_ms`: store time of the last record, 0 without one.
+    """
 
     lo: int
     end_position: int
     record_count: int
+    store_unix_ms: int
     cut_size_bytes: int
     cut_reason: str
 
@@ -32,6 +36,7 @@ class RecoveryReport(NamedTuple):
 class _FileEnd(NamedTuple):
     position: int
     record_count: int = 0
+    store_unix_ms: int = 0
     reason: str = ""  # Why the walk stopped before the end of the file; empty when it did not.
     field: str = ""
     expected: str = ""
@@ -59,15 +64,16 @@ def recover_commit_log(
     if not files:
         if known_good_position:
             raise _corruption(log, _FileEnd(0), known_good_position)
-        return RecoveryReport(0, 0, 0, 0, "")
+        return RecoveryReport(0, 0, 0, 0, 0, "")
     first = len(files) - 1
     while first > 0 and files[first].position >= known_good_position:
         first -= 1
-    count, end = 0, files[first].position
+    count, end, unix_ms = 0, files[first].position, 0
     stop: _FileEnd | None = None
     for number in range(first, len(files)):
         stop = _walk_file(files[number])
         count += stop.record_count
+        unix_ms = stop.store_unix_ms or unix_ms
         end = stop.position
         if stop.reason:
             break
@@ -84,7 +90,12 @@ def recover_commit_log(
         log.files.rewrite(max(synced, log.files.min_position), end)
     cut_size_bytes = dirty_hi - end
     return RecoveryReport(
-        files[first].position, end, count, cut_size_bytes, stop.reason if cut_size_bytes else ""
+        files[first].position,
+        end,
+        count,
+        unix_ms,
+        cut_size_bytes,
+        stop.reason if cut_size_bytes else "",
     )
 
 
@@ -100,29 +111,30 @@ def _corruption(log: CommitLog, stop: _FileEnd, known_good_position: int) -> Cor
 
 def _walk_file(file: MappedFile) -> _FileEnd:
     """Find the end of the good records of one file; a blank ends it at the end of the file."""
-    position, count = file.position, 0
+    position, count, unix_ms = file.position, 0, 0
     size_bytes = _READ_SIZE_BYTES
     while position < file.end_position:
         room = file.end_position - position
         data = file.read(position, min(room, size_bytes))
         checked = check_records(data, position)
         count += checked.record_count
+        unix_ms = checked.last_store_unix_ms or unix_ms
         position += checked.end
         if checked.blank_size_bytes:
             left = file.end_position - position
             if checked.blank_size_bytes != left:
-                blank_size = str(checked.blank_size_bytes)
-                return _FileEnd(position, count, "wrong blank", "blank size", str(left), blank_size)
-            return _FileEnd(file.end_position, count)
+                what = ("blank size", str(left), str(checked.blank_size_bytes))
+                return _FileEnd(position, count, unix_ms, "wrong blank", *what)
+            return _FileEnd(file.end_position, count, unix_ms)
         if checked.problem is not None:
             problem = checked.problem
-            return _FileEnd(
-                position, count, str(problem), problem.field, problem.expected, problem.actual
-            )
+            what = (problem.field, problem.expected, problem.actual)
+            return _FileEnd(position, count, unix_ms, str(problem), *what)
         if checked.end == 0:
             if len(data) == room:
-                return _FileEnd(position, count, "record cut short", "record", "whole", "cut short")
+                what = ("record", "whole", "cut short")
+                return _FileEnd(position, count, unix_ms, "record cut short", *what)
             size_bytes *= 2  # One record is larger than a read.
         else:
             size_bytes = _READ_SIZE_BYTES
-    return _FileEnd(position, count)
+    return _FileEnd(position, count, unix_ms)

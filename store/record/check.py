@@ -48,28 +48,28 @@ def check_records(data: bytes, position: int, *, require_property_crc: bool = Fa
                 break
             body_hi = at + 88 + body_size_bytes
             if body_size_bytes < 0 or body_hi + 3 > end:
-                return _bad(view, at, position, count)
+                return _bad(view, at, position, count, last_at)
             topic_hi = body_hi + 1 + data[body_hi]
             if topic_hi + 2 > end or end != (
                 topic_hi + 2 + (data[topic_hi] << 8 | data[topic_hi + 1])
             ):
-                return _bad(view, at, position, count)
+                return _bad(view, at, position, count, last_at)
             if crc32(view[at + 88 : body_hi]) & 0x7FFFFFFF != crc or queue_id < 0:
-                return _bad(view, at, position, count)
+                return _bad(view, at, position, count, last_at)
             if unpack_offsets(data, at + 20)[1] != at + position:
-                return _bad(view, at, position, count)
+                return _bad(view, at, position, count, last_at)
             # Neither topic nor properties have a CRC by default. No writer puts a NUL there, and a
             # torn write leaves NULs, so this tells a cut record from a whole one.
             if find(0, body_hi + 1, topic_hi) >= 0 or find(0, topic_hi + 2, end) >= 0:
-                return _bad(view, at, position, count)
+                return _bad(view, at, position, count, last_at)
             has_crc = require_property_crc or data[end - 20 : end - 11] == crc_mark
             if has_crc and _problem(view, at, position, require_property_crc):
-                return _bad(view, at, position, count, require_property_crc)
+                return _bad(view, at, position, count, last_at, require_property_crc)
         else:
             if magic == fmt.MAGIC_BLANK or (magic in (fmt.MAGIC_V1, fmt.MAGIC_V2) and end > hi > 0):
                 break
             if _problem(view, at, position, require_property_crc):
-                return _bad(view, at, position, count, require_property_crc)
+                return _bad(view, at, position, count, last_at, require_property_crc)
         last_at, at = at, end
         count += 1
     if last_at >= 0:
@@ -86,7 +86,7 @@ def check_records(data: bytes, position: int, *, require_property_crc: bool = Fa
     return CheckedRun(at, count, blank_size_bytes, store_unix_ms, None)
 
 
-def store_timestamp(record: bytes, at: int = 0) -> int:
+def store_timestamp(record: bytes | memoryview, at: int = 0) -> int:
     """Return when the record at byte `at` was stored, in Unix ms."""
     v6 = record[at + fmt.SYS_FLAG_AT + 3] & fmt.SYS_FLAG_BORN_HOST_V6
     store_at = at + fmt.STORE_TIMESTAMP_AT + (fmt.HOST_V6_EXTRA_BYTES if v6 else 0)
@@ -94,11 +94,11 @@ def store_timestamp(record: bytes, at: int = 0) -> int:
 
 
 def _bad(
-    view: memoryview, at: int, position: int, count: int, require_crc: bool = False
+    view: memoryview, at: int, position: int, count: int, last_at: int, require_crc: bool = False
 ) -> CheckedRun:
     problem = _problem(view, at, position, require_crc)
     assert problem is not None, f"position {position + at}: the fast check and the exact one differ"
-    return CheckedRun(at, count, 0, 0, problem)
+    return CheckedRun(at, count, 0, store_timestamp(view, last_at) if count else 0, problem)
 
 
 def _problem(

@@ -23,7 +23,6 @@ from store.log.record_log import AppendResult
 from store.maintenance.retention import DiskState
 from store.maintenance.scrub import LedgerScrubber
 from store.opening import REPLICA_META_NAME, open_ledger
-from store.record.check import store_timestamp
 from store.record.stamp import QueueKey
 from store.replicated.store import ReplicatedStore
 
@@ -100,24 +99,13 @@ class ReplicaStore(ReplicatedStore[Ledger]):
         Entries written raw or cut since are taken into account. `prepare` calls it when need be; a
         new leader calls it at once, so that no append waits for it. Errors as `Ledger.entry`.
         """
-        ledger, lo = self.ledger, self.engine.dispatcher.dispatched_position
+        ledger = self.ledger
         next_offsets = self.engine.queues.next_offsets()
         next_offsets.update(self.engine.dispatcher.tail_offsets(ledger.max_position))
         ledger.stamper.next_offsets = next_offsets
-        newest = self._newest_store_unix_ms(lo)
+        newest = ledger.newest_store_unix_ms()
         self._last_store_unix_ms = max(self._last_store_unix_ms, newest)
         self._are_offsets_known = True
-
-    def _newest_store_unix_ms(self, dispatched_position: int) -> int:
-        """Return the store time of the last record; all records of an entry have the same."""
-        ledger = self.ledger
-        for index in range(ledger.last_index, ledger.first_index - 1, -1):
-            header = ledger.header(index)
-            if header.kind == KIND_DATA:
-                ledger.check_bytes(header.position, header.position + header.size_bytes)
-                size_bytes = min(header.body_size_bytes, fmt.RECORD_SIZE_BYTES_MIN)
-                return store_timestamp(ledger.read(header.position + _HEADER, size_bytes))
-        return 0
 
     # --- Cutting and replacing ---
 

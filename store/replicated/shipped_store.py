@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from store import format as fmt
 from store.engine import Engine, StoreKind
 from store.errors import (
     StoreError,
@@ -43,6 +42,7 @@ class ShippedStore(ReplicatedStore[ShippedLog]):
         """Take the opened engine; for `open` only."""
         super().__init__(engine)
         self.shipped: Final = engine.log
+        self._last_store_unix_ms = engine.recovery.store_unix_ms
         self._append_prepared = self.shipped.append_prepared
 
     # --- Writing ---
@@ -83,7 +83,7 @@ class ShippedStore(ReplicatedStore[ShippedLog]):
     # --- Queue offsets ---
 
     def find_offsets(self) -> None:
-        """Find out the next queue offsets and the newest store time, from queues and log tail.
+        """Find out the next queue offsets, from queues and log tail.
 
         Bytes written raw or cut since are taken into account. `prepare` calls it when need be; a
         new master calls it at once, so that no append waits for it. Raises CorruptionError.
@@ -92,28 +92,7 @@ class ShippedStore(ReplicatedStore[ShippedLog]):
         next_offsets = self.engine.queues.next_offsets()
         next_offsets.update(self.engine.dispatcher.tail_offsets(log.end_position))
         log.stamper.next_offsets = next_offsets
-        if self._last_store_unix_ms == 0:  # No append since the store was opened.
-            self._last_store_unix_ms = self._newest_store_unix_ms()
         self._are_offsets_known = True
-
-    def _newest_store_unix_ms(self) -> int:
-        """Return the newest store time in the queues and in the tail behind them."""
-        log, newest = self.shipped, 0
-        for queue in self.engine.queues:
-            if queue.max_offset > queue.min_offset:
-                # A wrong unit leads to another record, or to none: no proof is needed.
-                hi = queue.max_offset
-                unit = queue.read_units(hi - 1, hi, is_proof_needed=False)
-                position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(unit)
-                if position < log.min_position:
-                    continue  # Expired, and not yet cut off the queue.
-                newest = max(newest, self.reads.store_unix_ms_at(position, size_bytes))
-        for position, data in log.record_runs(self.dispatched_position, log.end_position):
-            at = last = 0
-            while at < len(data):
-                last, at = at, at + fmt.INT32.unpack_from(data, at)[0]
-            newest = max(newest, self.reads.store_unix_ms_at(position + last, at - last))
-        return newest
 
     def set_aside(self, lo: int, hi: int, epoch: int) -> CutFile:
         """Copy the end of the log into a file of `cut/`, durably. The log does not change.

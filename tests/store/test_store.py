@@ -11,6 +11,7 @@ import pytest
 from store import format as fmt
 from store.config import StoreConfig
 from store.derived.dispatch import Built
+from store.derived.queues.consume_queue import ConsumeQueue
 from store.derived.queues.pull import PullStatus
 from store.durability.durable_mark import Mark
 from store.errors import (
@@ -25,12 +26,14 @@ from store.errors import (
 )
 from store.files import failpoints
 from store.ledger.ledger import Ledger
+from store.ledger.records import may_begin_at
 from store.record.message import encode_message, tags_code
 from store.store import Store
 from tests.patience import PATIENCE_S
 from tests.store.crash_check import must_not_die
 from tests.store.crashes import abandon
 from tests.store.fsck_stores import Clock, open_store
+from tests.store.overwrites import overwrite
 from tests.store.records import (
     BORN,
     PAGE,
@@ -372,6 +375,30 @@ def test_a_clock_that_steps_back_does_not_turn_the_log_around(store: Store, cloc
         assert times == [BORN, BORN, BORN]
 
 
+@pytest.mark.parametrize("stop", ["close", "crash", "torn tail"])
+def test_an_open_knows_the_store_time_and_reads_no_queue_for_it(
+    tmp_path: Path, store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    for number in range(9):
+        clock.unix_ms += 1_000
+        store.put(record(number, queue_id=number))
+    newest_unix_ms, end = clock.unix_ms, store.log.max_position
+    file = store.log.files.file_at(end - 1)
+    image = tmp_path
+    if stop == "close":
+        store.close()
+    else:
+        image = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-killed"))
+    if stop == "torn tail":
+        path = image / Path(file.path).relative_to(tmp_path)
+        overwrite(path, end, path.read_bytes()[:100])
+    clock.unix_ms -= 10_000
+    monkeypatch.delattr(ConsumeQueue, "read_units")  # No unit of a queue is read.
+    with open_store(image, store.config, clock) as again:
+        assert bool(again.recovery.cut_size_bytes) == (stop == "torn tail")
+        assert again.put(record(99)).store_unix_ms == newest_unix_ms
+
+
 def test_the_transient_pool_serves_reads_once_committed(tmp_path: Path) -> None:
     config = small_config(
         transient_pool=True, transient_pool_size=2, flush="async", commit_interval_ms=1
@@ -443,3 +470,55 @@ def test_a_key_whose_record_lost_its_head_is_damage_and_not_a_missing_message(
     (position,) = [m.position for m in messages(record_before)]
     with pytest.raises(CorruptionError if isinstance(store.log, Ledger) else PositionRangeError):
         store.message_at(position)
+
+
+@pytest.mark.parametrize("step_bytes", [1, 50, fmt.BODY_AT])
+def test_a_position_of_no_record_costs_no_check_and_no_long_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch, step_bytes: int
+) -> None:
+    result, *_ = [store.append(batch(lo, lo + 20)) for lo in (0, 20, 40, 60)]
+    read, checked, size_bytes = store.log.read, list[int](), list[int]()
+
+    def counted(position: int, count: int) -> bytes:
+        size_bytes.append(count)
+        return read(position, count)
+
+    monkeypatch.setattr(store.log, "read", counted)
+    monkeypatch.setattr("store.ledger.ledger.check_range", lambda *a: checked.append(a[1]))
+    with pytest.raises(PositionRangeError):
+        store.message_at(result.record_positions[-1] + step_bytes)
+    assert not checked, "entries were compared with their checksums"
+    assert sum(size_bytes) <= PAGE + 2 * (result.end_position - result.position)
+
+
+@pytest.mark.parametrize("before_at", [None, 0, 2, 4])
+def test_a_record_that_lost_its_head_behind_another_one_is_damage(
+    tmp_path: Path, store: Store, before_at: int | None
+) -> None:
+    """Also where the size before it is wrong but possible (byte 2), and leads past it."""
+    store.append(batch(0, 60))
+    before, record_there = [store.pull("orders", 0, n, max_count=1).data for n in (3, 4)]
+    damage(tmp_path, record_there, fmt.INT32.size)
+    if before_at is not None:
+        damage(tmp_path, before, before_at)
+    (position,) = [m.position for m in messages(record_there)]
+    with pytest.raises(CorruptionError if isinstance(store.log, Ledger) else PositionRangeError):
+        store.message_at(position)
+    with pytest.raises(PositionRangeError):
+        store.message_at(position + 300)
+
+
+def test_records_begin_where_the_sizes_before_them_say(tmp_path: Path) -> None:
+    """At every place: near the beginning of a record, and far behind that of a large one."""
+    with open_store(tmp_path, small_config(container="ledger", file_size_bytes=64 * PAGE)) as store:
+        ledger = store.log
+        assert isinstance(ledger, Ledger)
+        sizes_bytes = [40, 40, 20_000, 8, 35_000, 40, 17_000]
+        results = [
+            store.append(b"".join(record(0, size_bytes=size) for size in sizes_bytes))
+            for _ in range(2)
+        ]
+        begins = {position for result in results for position in result.record_positions}
+        places = {*range(0, results[-1].end_position, 61), *begins}
+        places |= {begin + n for begin in begins for n in (-1, 1, 4, 8, 28, 36, 55, 56, 57)}
+        assert {place for place in places if may_begin_at(ledger, place)} == begins

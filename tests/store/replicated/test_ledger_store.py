@@ -28,7 +28,7 @@ from store.files.meta_file import MetaFile
 from store.fsck.plan import plan
 from store.fsck.repair import apply
 from store.fsck.types import Severity
-from store.ledger.entry import KIND_NO_OP, ChainLink
+from store.ledger.entry import KIND_CONFIGURATION, KIND_NO_OP, ChainLink
 from store.replicated.ledger_store import ReplicaStore
 from tests.patience import PATIENCE_S, wait_for
 from tests.store.crash_check import must_not_die
@@ -317,6 +317,21 @@ def test_offsets_are_asked_for_what_readers_see_only(store: ReplicaStore) -> Non
         store.next_offsets_at(ends[6])
     with pytest.raises(PositionRangeError):
         store.reads.message_at(ends[6] + 48)
+
+
+def test_damage_where_the_newest_store_time_is_keeps_no_replica_from_opening(
+    store: ReplicaStore,
+) -> None:
+    put(store, 0, 3)
+    for _ in range(3):
+        store.append_own(KIND_CONFIGURATION, 1, bytes(8 * PAGE))
+    file = store.ledger.files.files[0]
+    store.close()
+    overwrite(file, fmt.ENTRY_HEADER_SIZE_BYTES + fmt.BODY_AT, b"!")
+    with open_store(Path(store.root)) as again:
+        assert again.recovery.store_unix_ms == 0
+        with pytest.raises(CorruptionError):
+            again.prepare(batch(3, 4))
 
 
 def test_a_sync_is_refused_only_after_the_end(store: ReplicaStore) -> None:

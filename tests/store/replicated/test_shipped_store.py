@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from store import format as fmt
+from store.derived.queues.consume_queue import ConsumeQueue
 from store.errors import (
     CorruptionError,
     FileSystemError,
     LayoutError,
-    PositionRangeError,
     StoreError,
     StoreFullError,
     SyncFailedError,
@@ -121,25 +121,6 @@ def test_a_damaged_store_time_is_given_to_no_record(tmp_path: Path) -> None:
             store.reads.pull("orders", 3, 0)
 
 
-@pytest.mark.parametrize(
-    "error", [FileSystemError("read", "/log", 5), PositionRangeError("position", 9, 0, 1)]
-)
-def test_a_record_that_cannot_be_read_keeps_no_replica_from_being_master(
-    store: ShippedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: StoreError
-) -> None:
-    store.engine.clock = lambda: 5_000_000
-    filled(store, 9)
-    with open_store(tmp_path / "slave") as slave:
-        ship(store, slave)
-        slave.engine.clock = lambda: 4_000_000
-
-        def read(position: int, size_bytes: int) -> bytes:
-            raise error
-
-        monkeypatch.setattr(slave.shipped, "read", read)
-        assert slave.reads.store_unix_ms_at(0, 100) == 0
-
-
 def test_store_times_do_not_step_back_behind_another_replica(
     store: ShippedStore, tmp_path: Path
 ) -> None:
@@ -155,7 +136,21 @@ def test_store_times_do_not_step_back_behind_another_replica(
         slave.dispatch_to(slave.shipped.end_position)
     with open_store(tmp_path / "slave") as slave:
         slave.engine.clock = lambda: 4_000_000
-        assert slave.prepare(batch(9, 10)).store_unix_ms == 5_000_000, "found in the queue"
+        assert slave.prepare(batch(9, 10)).store_unix_ms == 5_000_000, "found in the log"
+
+
+def test_store_times_do_not_step_back_behind_a_torn_tail(
+    store: ShippedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.engine.clock = lambda: BORN + 9
+    end = filled(store, 9)[-1]
+    store.dispatch_to(end)
+    image = killed(tmp_path / "s", tmp_path / "image")
+    overwrite(image / "commitlog" / f"{0:020d}", end, log_bytes(store)[:100])
+    monkeypatch.delattr(ConsumeQueue, "read_units")  # No unit of a queue is read.
+    with open_store(image) as again:
+        assert again.recovery.cut_size_bytes
+        assert again.prepare(batch(9, 10)).store_unix_ms == BORN + 9
 
 
 # --- Cuts ---
