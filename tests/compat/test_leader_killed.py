@@ -3,8 +3,8 @@
 The newest version of each language and all of the classic one for Java, with few messages, since a
 run takes most of a minute.
 `python -m tests.compat.official --count 2000 --record` is the long run of all; its figures are in
-docs/records/clients.md. How long a message group stands still is judged there: here the machine runs
-other tests beside, so it only must not wait for the client's next route. The leader stays dead
+docs/records/clients.md. How long a message group stands still is judged there: here the machine
+runs other tests beside, so it only must not wait for the client's next route. The leader stays dead
 here: with it, the client for Python would say only after minutes what became of the transactions
 whose end was lost (docs/rocketmq.md).
 """
