@@ -23,14 +23,7 @@ from store.derived.keys.index_files import IndexFiles
 from store.derived.queues.consume_queues import ConsumeQueues
 from store.durability.durable_mark import UNKNOWN_COUNT, DurableMark, Mark
 from store.durability.identity import LastRun
-from store.errors import (
-    CorruptionError,
-    DerivedFileError,
-    FileSystemError,
-    LayoutError,
-    PositionRangeError,
-    QueueOrderError,
-)
+from store.errors import DerivedFileError, LayoutError, QueueOrderError, StoreError
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.files.mapped_file_queue import FileSource, InlineFiles
@@ -188,11 +181,10 @@ def open_ledger(directory: Directory) -> OpenedLog[Ledger]:
     ledger.checked.trusted_position = report.scanned_from_position
     unix_ms = 0
     # The scrubber and readers report damage. It keeps no replica from opening.
-    with suppress(CorruptionError, FileSystemError, PositionRangeError):
+    with suppress(StoreError):
         unix_ms = ledger.newest_store_unix_ms()
-    return OpenedLog(
-        ledger, unix_ms, report.scanned_size_bytes, report.cut_size_bytes, report.cut_reason
-    )
+    cut = (report.cut_size_bytes, report.cut_reason)
+    return OpenedLog(ledger, unix_ms, report.scanned_size_bytes, *cut)
 
 
 def open_plain_log(kind: type[PlainT], directory: Directory) -> OpenedLog[PlainT]:
@@ -214,14 +206,9 @@ def open_plain_log(kind: type[PlainT], directory: Directory) -> OpenedLog[PlainT
         log.close()
         raise
     log.checked.trusted_position = report.lo
-    return OpenedLog(
-        log,
-        report.store_unix_ms,
-        report.end_position - report.lo,
-        report.cut_size_bytes,
-        report.cut_reason,
-        is_adopting,
-    )
+    cut = (report.cut_size_bytes, report.cut_reason)
+    scanned_size_bytes = report.end_position - report.lo
+    return OpenedLog(log, report.store_unix_ms, scanned_size_bytes, *cut, is_adopting)
 
 
 def open_derived(

@@ -89,14 +89,8 @@ def recover_commit_log(
         synced = files[first].position if synced_position is None else synced_position
         log.files.rewrite(max(synced, log.files.min_position), end)
     cut_size_bytes = dirty_hi - end
-    return RecoveryReport(
-        files[first].position,
-        end,
-        count,
-        unix_ms,
-        cut_size_bytes,
-        stop.reason if cut_size_bytes else "",
-    )
+    reason = stop.reason if cut_size_bytes else ""
+    return RecoveryReport(files[first].position, end, count, unix_ms, cut_size_bytes, reason)
 
 
 def _corruption(log: CommitLog, stop: _FileEnd, known_good_position: int) -> CorruptionError:
@@ -128,7 +122,7 @@ def _walk_file(file: MappedFile) -> _FileEnd:
             return _FileEnd(file.end_position, count, unix_ms)
         if checked.problem is not None:
             problem = checked.problem
-            what = (problem.field, problem.expected, problem.actual)
+            what = problem.field, problem.expected, problem.actual
             return _FileEnd(position, count, unix_ms, str(problem), *what)
         if checked.end == 0:
             if len(data) == room:
