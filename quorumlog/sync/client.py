@@ -110,6 +110,7 @@ class Admin(Wrapper[async_admin.Admin]):
     remove_member = blocking(async_admin.Admin.remove_member)
     drain = blocking(async_admin.Admin.drain)
     accept_loss = blocking(async_admin.Admin.accept_loss)
+    finalize_upgrade = blocking(async_admin.Admin.finalize_upgrade)
     chain_digest = blocking(async_admin.Admin.chain_digest)
     describe_pop = blocking(async_admin.Admin.describe_pop)
     ha_status = blocking(async_admin.Admin.ha_status)

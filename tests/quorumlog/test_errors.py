@@ -87,12 +87,14 @@ WITHOUT_FAMILY = {
     "node.already_resent",
     "node.change_timeout",
     "node.duplicate_expired",
+    "node.newer_level",
     "node.not_served",
     "node.request_slow",
     "node.responses_wait",
     "node.rocketmq_off",
     "node.stream_silent",
     "node.unknown_command",
+    "node.upgrade_refused",
     "node.wrong_mode",
 }
 

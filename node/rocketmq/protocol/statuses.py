@@ -34,9 +34,9 @@ CODES: Final[dict[str, Code]] = {
         Code.MESSAGE_NOT_FOUND: "node.message_not_found node.no_such_offset node.delayed_gone",
         Code.NOT_IMPLEMENTED: "node.unimplemented node.rocketmq_off node.not_served",
         Code.PRECONDITION_FAILED: (
-            "node.wrong_cluster node.wrong_mode node.unknown_producer node.producer_fenced "
-            "node.duplicate_expired node.sequence_reused node.conflict node.topic_exists "
-            "node.group_not_empty node.group_kind node.client_id_in_use "
+            "node.wrong_cluster node.upgrade_refused node.wrong_mode node.unknown_producer "
+            "node.producer_fenced node.duplicate_expired node.sequence_reused node.conflict "
+            "node.topic_exists node.group_not_empty node.group_kind node.client_id_in_use "
             "node.already_resent ha.promotion_refused raft.change_invalid raft.transfer_invalid "
             "raft.recovery_refused"
         ),
@@ -59,9 +59,9 @@ CODES: Final[dict[str, Code]] = {
         ),
         # The client asks again, which is wanted of a queue that is held.
         Code.INTERNAL_SERVER_ERROR: (
-            "node.queue_held node.unknown_command store.sync_failed store.locked store.layout "
-            "store.tail_not_cut store.corruption store.foreign_entry store.snapshot_needed "
-            "store.queue_order store.derived_file raft.peer_protocol raft.term_jump "
+            "node.queue_held node.unknown_command node.newer_level store.sync_failed store.locked "
+            "store.layout store.tail_not_cut store.corruption store.foreign_entry "
+            "store.snapshot_needed store.queue_order store.derived_file raft.peer_protocol raft.term_jump "
             "raft.foreign_chain raft.compaction_refused"
         ),
     }.items()
