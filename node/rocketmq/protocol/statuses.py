@@ -61,8 +61,8 @@ CODES: Final[dict[str, Code]] = {
         Code.INTERNAL_SERVER_ERROR: (
             "node.queue_held node.unknown_command node.newer_level store.sync_failed store.locked "
             "store.layout store.tail_not_cut store.corruption store.foreign_entry "
-            "store.snapshot_needed store.queue_order store.derived_file raft.peer_protocol raft.term_jump "
-            "raft.foreign_chain raft.compaction_refused"
+            "store.snapshot_needed store.queue_order store.derived_file raft.peer_protocol "
+            "raft.term_jump raft.foreign_chain raft.compaction_refused"
         ),
     }.items()
     for name in names.split()
