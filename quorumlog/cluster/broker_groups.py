@@ -112,7 +112,7 @@ class BrokerGroups:
         """Return the group of that name; empty: the first one. Raises InvalidRequestError."""
         if not name:
             return self.home
-        check_text("group", name)
+        check_text("broker_group", name)
         for group in self.known():
             if group.name == name:
                 return group
@@ -131,7 +131,7 @@ class BrokerGroups:
     def view(self, topics: Sequence[str]) -> Route:
         """Return the routes of all groups for these topics, as a value."""
         routes = tuple(group.router.view(topics) for group in self.all)
-        return replace(routes[0], cluster_id=self.cluster_id, groups=routes)
+        return replace(routes[0], cluster_id=self.cluster_id, broker_groups=routes)
 
     # Life cycle.
 

@@ -51,7 +51,7 @@ class TopicRoute:
 class Route:
     """The route of a broker group. `leader_id` is 0 while it has no leader.
 
-    `groups` has this group and all others of the cluster, by name.
+    `broker_groups` has this group and all others of the cluster, by name.
     """
 
     cluster_id: str
@@ -60,8 +60,8 @@ class Route:
     leader_address: str
     nodes: dict[int, str]
     topics: dict[str, TopicRoute]
-    group: str = ""
-    groups: "tuple[Route, ...]" = ()
+    broker_group: str = ""
+    broker_groups: "tuple[Route, ...]" = ()
 
 
 @dataclass(slots=True)

@@ -41,14 +41,16 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_pat
     file = tmp_path / "node.toml"
     file.write_text('node_id = 1\ndirectory = "d"\nlog_level = "error"\nflush = "async"\n')
     environment = {"QUORUMLOG_FLUSH": "sync", "QUORUMLOG_LOG_LEVEL": "warning"}
-    loaded = load(file, {"log_level": "debug", "group": None}, environment)
+    loaded = load(file, {"log_level": "debug", "broker_group": None}, environment)
     assert (loaded.settings.log_level, loaded.settings.flush) == ("debug", "sync")
-    origins = {name: loaded.origins[name] for name in ("node_id", "log_level", "flush", "group")}
+    origins = {
+        name: loaded.origins[name] for name in ("node_id", "log_level", "flush", "broker_group")
+    }
     assert origins == {
         "node_id": f"{file}:1",
         "log_level": "flag --log-level",
         "flush": "environment QUORUMLOG_FLUSH",
-        "group": "default",
+        "broker_group": "default",
     }
     assert set(loaded.origins) == set(Settings.model_fields)
 

@@ -180,7 +180,7 @@ def test_a_name_server_alone_takes_whom_it_serves_from_the_settings_of_nodes(
     assert "no broker is believed: set the same secret_file" in caplog.text
     caplog.clear()
     peer = 'address = "ha:10002"\npeer_address = "ha:20002"\n'
-    file.write_text(f'{settings}group = "ha"\n[peers.2]\n{peer}')
+    file.write_text(f'{settings}broker_group = "ha"\n[peers.2]\n{peer}')
     case = Case(b"")
     case.report_judge = ReportJudge.of(load_settings(str(file), {}), is_standalone=True)
     assert [case.believes(ha_report(broker_id).command()) for broker_id in (2, 3)] == [True, False]
