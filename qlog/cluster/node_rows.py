@@ -97,7 +97,7 @@ def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
     groups = groups_of(status)
     for group in groups or [""]:
         if leader_of(status, group) is None:
-            where = f" of group {group}" if len(groups) > 1 else ""
+            where = f" of broker group {group}" if len(groups) > 1 else ""
             texts.append(f"no node{where} leads: appends wait until one does")
     for row in rows:
         name = f"node {row['node_id']}"

@@ -202,7 +202,9 @@ class BrokerGroups:
         except QuorumlogError:
             return False
         except Exception:  # noqa: BLE001 - no caller waits; it would stay away.
-            _log.exception("group %s: the probe failed, and asks for its leader again", group.name)
+            _log.exception(
+                "broker group %s: the probe failed, and asks for its leader again", group.name
+            )
             return False
         return bool(group.router.leader_address)
 
@@ -307,7 +309,7 @@ class BrokerGroups:
     def _show(self, groups: tuple[BrokerGroup, ...]) -> None:
         self.all = tuple(sorted(groups, key=lambda group: group.name))
         for group in self.all:
-            group.router.where = "" if self.is_single else f" of group {group.name}"
+            group.router.where = "" if self.is_single else f" of broker group {group.name}"
         self._changed()
 
     def _changed(self) -> None:

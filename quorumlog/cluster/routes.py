@@ -107,7 +107,7 @@ class Router:
         self.cluster_id = cluster_id or ""
         self.group = group
         self._is_told = bool(group)  # The group was given: its nodes must name the same.
-        self.where = ""  # For errors: " of group g1" when there are others.
+        self.where = ""  # For errors: " of broker group g1" when there are others.
         self.answered_s = 0.0  # Time of the group's last answer, on the monotonic clock.
         self.searches = self.questions = self.leader_changes = 0
         """Counts since the start of the client."""
@@ -290,7 +290,7 @@ class Router:
         if self._is_stranger(answer):
             self._strangers.add(address)
             text = (
-                f"{address} is of group {answer.group} of cluster {answer.cluster_id}, not of "
+                f"{address} is of broker group {answer.group} of cluster {answer.cluster_id}, not of "
                 f"{self.group} of {self.cluster_id}; use its own"
             )
             poll.last_error = UnavailableError(text)

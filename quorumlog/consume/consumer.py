@@ -408,7 +408,7 @@ class PullConsumer(Consumption):
             except QuorumlogError as error:
                 if self._until is not None or not error.retryable:
                     raise
-                _log.warning("%s: group %s is waited for: %s", self.topic, group.name, error)
+                _log.warning("%s: broker group %s is waited for: %s", self.topic, group.name, error)
             await asyncio.sleep(PATIENCE_MS / 1000)
 
     async def _begin_in(self, group: BrokerGroup) -> bool:

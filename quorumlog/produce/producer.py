@@ -337,10 +337,10 @@ class Producer(Closing):
             )
         )
 
-    def incarnation_in(self, group: BrokerGroup) -> ProducerIncarnation | None:
+    def incarnation_in(self, broker_group: BrokerGroup) -> ProducerIncarnation | None:
         """Return the claim of its name in a broker group; None without a name, or before it sent
         anything there."""
-        senders = [backlog.sender for backlog in self._accumulator if backlog.group is group]
+        senders = [backlog.sender for backlog in self._accumulator if backlog.group is broker_group]
         return senders[0].identity.incarnation if senders else None
 
     def stats(self) -> ProducerStats:

@@ -253,8 +253,8 @@ class TransactionalProducer(Closing):
             await made._end(decision)
         return made
 
-    async def end(self, group: BrokerGroup, transaction_id: int, decision: Decision) -> None:
-        """Commit or roll back a transaction of this group by its id.
+    async def end(self, broker_group: BrokerGroup, transaction_id: int, decision: Decision) -> None:
+        """Commit or roll back a transaction of this producer group by its id.
 
         A producer that has lost its name ends nothing any more: ProducerFencedError.
         """
@@ -262,13 +262,13 @@ class TransactionalProducer(Closing):
             transaction_id=transaction_id,
             producer_group=self.producer_group,
             outcome=PB_OUTCOMES[as_decision(decision)],
-            cluster_id=group.router.cluster_id,
+            cluster_id=broker_group.router.cluster_id,
         )
-        incarnation = self._producer.incarnation_in(group)
+        incarnation = self._producer.incarnation_in(broker_group)
         if incarnation is not None:
             request.producer_name, request.incarnation = incarnation.name, incarnation.number
         deadline = Deadline(self._timeout_ms)
-        await group.calls.leader(request, deadline)
+        await broker_group.calls.leader(request, deadline)
 
     # Questions.
 

@@ -121,7 +121,7 @@ async def test_a_group_wholly_down_does_not_stop_the_other(tmp_path: Path) -> No
         [dead] = cluster.groups["g1"]
         await asyncio.to_thread(cluster.kill, dead)
         await sending.acked(1_000)
-        with pytest.raises(errors.QuorumlogError, match="of group g1") as refused:
+        with pytest.raises(errors.QuorumlogError, match="of broker group g1") as refused:
             await client.producer(timeout_ms=1_000).send(TOPIC, b"0", broker_group="g1")
         assert refused.value.outcome is errors.Outcome.NOT_APPLIED
         before = len(seen)

@@ -274,7 +274,10 @@ def test_offsets_of_single_queues_and_times(cluster: Running) -> None:
     assert count(endingOffsets="7") == 28
     assert count(startingOffsets="@0") == COUNT
     assert count(startingOffsets="@2100-01-01T00:00:00Z") == 0
-    assert count(endingOffsets='{"orders": {"g0/2": "first"}}') == COUNT - each
+    for first, end in (("first", "end"), ("earliest", "latest")):
+        queues = f'{{"orders": {{"g0/1": "{end}", "g0/2": "{first}"}}}}'
+        assert count(endingOffsets=queues, startingOffsets=first.upper()) == COUNT - each
+        assert count(startingOffsets=end) == 0
 
 
 @pytest.mark.long

@@ -187,7 +187,7 @@ OF_A_MESSAGE: Mapping[str, Sequence[Any]] = {
     "tag": (b"t",),
     "properties": (5, {1: "a"}, {"a": 1}, {"a": SURROGATE}),
     "topic": (None, b"orders", ["orders"], SURROGATE),
-    "group": (5, SURROGATE),
+    "broker_group": (5, SURROGATE),
     "delay": (math.nan, "1", -1),
     "level": (0, "1"),
     "deliver_at": (1e12,),

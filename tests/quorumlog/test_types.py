@@ -124,7 +124,9 @@ async def test_an_option_that_there_is_not_is_refused_by_the_name_of_the_call() 
         with pytest.raises(TypeError, match=r"^TransactionalProducer\.begin\(\) got .* 'delay'$"):
             await made.begin("orders", b"x", delay=1)  # type: ignore[call-arg]
         async with client.transaction("g") as transaction:
-            with pytest.raises(TypeError, match=r"^ConsumeTransaction\.send\(\) got .* 'group'$"):
+            with pytest.raises(
+                TypeError, match=r"^ConsumeTransaction\.send\(\) got .* 'broker_group'$"
+            ):
                 transaction.send("orders", b"x", broker_group="g0")  # type: ignore[call-arg]
         assert cluster.bodies() == []
 

@@ -80,6 +80,13 @@ TEXTS = {
 }
 
 
+def test_the_old_name_of_the_broker_group_is_refused_with_its_new_one(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('group = "g1"\n')
+    (problem,) = problems(file)
+    assert (problem.key, problem.suggestion) == ("group", "did you mean broker_group?")
+
+
 @pytest.mark.parametrize("written", [str.upper, str.lower])
 def test_a_variable_is_read_as_a_flag_is(written: Callable[[str], str]) -> None:
     environment = {written(f"quorumlog_{name}"): text for name, text in TEXTS.items()}

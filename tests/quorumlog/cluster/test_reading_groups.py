@@ -53,10 +53,10 @@ async def test_a_lost_group_is_named() -> None:
         await filled(groups, client)
         await groups["g1"].stop()
         got: list[bytes] = []
-        with pytest.raises(errors.QuorumlogError, match="of group g1"):
+        with pytest.raises(errors.QuorumlogError, match="of broker group g1"):
             await read_into(got, hasty)
         assert sorted(got) == sorted(groups["g0"].bodies())
-        with pytest.raises(errors.QuorumlogError, match="of group g1"):
+        with pytest.raises(errors.QuorumlogError, match="of broker group g1"):
             await hasty.query_by_key("orders", "k")
         part = await hasty.admin.create_topic("cakes", queue_count=2)
         assert (part.queue_count, part.away) == (2, ("g1",))
