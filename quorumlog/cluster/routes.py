@@ -290,8 +290,8 @@ class Router:
         if self._is_stranger(answer):
             self._strangers.add(address)
             text = (
-                f"{address} is of broker group {answer.group} of cluster {answer.cluster_id}, not of "
-                f"{self.group} of {self.cluster_id}; use its own"
+                f"{address} is of broker group {answer.group} of cluster {answer.cluster_id}, not "
+                f"of {self.group} of {self.cluster_id}; use its own"
             )
             poll.last_error = UnavailableError(text)
             if self._on_route is not None:

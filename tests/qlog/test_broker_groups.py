@@ -50,8 +50,8 @@ def test_nodes_are_shown_with_their_group(qlog: Qlog) -> None:
         (1, "g0", "leader"),
         (2, "g1", "leader"),
     ]
-    assert "\ngroup  node_id" in healthy(qlog, "cluster", "status")
-    assert healthy(qlog, "top", "--once", "--interval", "0.1").startswith("group  node_id")
+    assert "\nbroker_group  node_id" in healthy(qlog, "cluster", "status")
+    assert healthy(qlog, "top", "--once", "--interval", "0.1").startswith("broker_group  node_id")
     members = qlog.json("cluster", "members", "list", "--broker-group", "g1")
     assert [member["node_id"] for member in members] == [2]
     assert [m["node_id"] for m in qlog.json("cluster", "members", "list")] == [1]
@@ -112,11 +112,11 @@ def test_local_commands_know_the_groups(tmp_path: Path) -> None:
     runner = CliRunner()
     options = ["--dir", str(cluster.directory)]
     status = runner.invoke(main, ["local", "status", *options])
-    assert status.stdout.startswith("group  node_id")
+    assert status.stdout.startswith("broker_group  node_id")
     wrong = runner.invoke(main, ["local", "start", *options, "--broker-groups", "3"])
     assert "made with another --broker-groups" in wrong.stderr
     unknown = runner.invoke(main, ["local", "kill", *options, "--leader", "--broker-group", "g7"])
-    assert "there is no group 'g7'" in unknown.stderr
+    assert "there is no broker group 'g7'" in unknown.stderr
     many = runner.invoke(
         main, ["local", "start", "--dir", str(tmp_path / "d"), "--broker-groups", "6"]
     )

@@ -16,7 +16,7 @@ class Shelf:
     """Some result."""
 
     name: str
-    group: str
+    broker_group: str
     size: int
     internal: str = "not in the help"
 
@@ -29,8 +29,8 @@ def shelves(form: str) -> object:
 
     \b
     Keys of -o json:
-      group (the broker
-      group), name, size
+      broker_group (that
+      has it), name, size
 
     \b
     Examples:
@@ -95,8 +95,8 @@ def test_help_without_keys_is_an_error() -> None:
 
 def test_tables_omit_keys_and_the_only_group() -> None:
     assert out("one group").splitlines() == ["name  size", "a        1", "b        2", "end"]
-    assert out("omitted", code=1).splitlines() == ["group  name", "g0     a"]
-    assert out("empty").splitlines() == ["group  name"]
+    assert out("omitted", code=1).splitlines() == ["broker_group  name", "g0            a"]
+    assert out("empty").splitlines() == ["broker_group  name"]
     assert json.loads(out("omitted", "-o", "json", code=1))[0]["size"] == 1
 
 

@@ -29,8 +29,8 @@ def _names() -> Iterator[tuple[str, str]]:
             for kind, value in vars(importlib.import_module(module.name)).items():
                 if inspect.isclass(value) and dataclasses.is_dataclass(value):
                     yield from ((kind, field.name) for field in dataclasses.fields(value))
-    for kind in (quorumlog.Message, quorumlog.MessageBatch, quorumlog.Client):
-        yield from ((kind.__name__, name) for name in dir(kind))
+    for made in (quorumlog.Message, quorumlog.MessageBatch, quorumlog.Client):
+        yield from ((made.__name__, name) for name in dir(made))
     for call in calls():
         yield from ((call.name, name) for name in call.parameters)
 

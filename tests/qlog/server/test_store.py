@@ -92,7 +92,7 @@ def test_inspect_says_what_is_there(root: Path, config: StoreConfig) -> None:
     assert shown["used_bytes"] > 0
     table = run("inspect", root)
     assert table.exit_code == 0
-    assert f"container                    {config.container}\n" in table.stdout
+    assert f"container                        {config.container}\n" in table.stdout
 
 
 def test_inspect_goes_on_beside_a_server_and_verify_does_not(

@@ -52,6 +52,6 @@ def test_the_four_orders_agree_and_end_in_equality() -> None:
 
 def test_a_queue_keeps_its_group_on_its_travels() -> None:
     queue = pickle.loads(pickle.dumps(Queue("orders", 0, "g1")))
-    assert (queue, queue.group) == (Queue("orders", 0, "g1"), "g1")
+    assert (queue, queue.broker_group) == (Queue("orders", 0, "g1"), "g1")
     assert str(queue) == "orders/0 of g1"
     assert str(Queue("orders", 0)) == "orders/0"
