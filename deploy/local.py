@@ -372,9 +372,8 @@ class LocalCluster:
             states = {
                 s.node_id: s for s in self.status() if s.node_id in chosen and s.role != REMOVED
             }
-            leaders = {
-                s.broker_group: n for n, s in states.items() if s.role == "leader" and s.is_ready
-            }
+            ready = {n: s for n, s in states.items() if s.is_ready}
+            leaders = {s.broker_group: n for n, s in ready.items() if s.role == "leader"}
             ready_count = sum(s.is_ready for s in states.values())
             is_led = leaders.keys() == {s.broker_group for s in states.values()}
             if leaders and is_led and ready_count == len(states):

@@ -168,9 +168,7 @@ class _Reader:
                 route = await self._client.route()
             except QuorumlogError:
                 return None  # A pull from the leader waits for one.
-            groups = [
-                group for group in route.broker_groups if group.broker_group == queue.broker_group
-            ]
+            groups = [g for g in route.broker_groups if g.broker_group == queue.broker_group]
             ids = sorted({i for g in groups for i in g.nodes if i != g.leader_id} - self._failed)
             if not ids:
                 return None

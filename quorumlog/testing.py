@@ -83,10 +83,8 @@ class Nodes:
         """Ids of all nodes, running or not."""
         groups: dict[str, tuple[int, ...]] = {}
         for state in states:
-            groups[state["broker_group"]] = (
-                *groups.get(state["broker_group"], ()),
-                state["node_id"],
-            )
+            name = state["broker_group"]
+            groups[name] = (*groups.get(name, ()), state["node_id"])
         self.broker_groups: Final = groups
         """The nodes of each broker group, by its name."""
 
@@ -119,9 +117,8 @@ class SyncCluster(Nodes):
         """Return the leader of the first broker group, or of this one; 0: there is none."""
         if broker_group is not None and broker_group not in self.broker_groups:
             names = ", ".join(self.broker_groups)
-            raise InvalidRequestError(
-                f"there is no broker group {broker_group!r}; use one of {names}"
-            )
+            text = f"there is no broker group {broker_group!r}; use one of {names}"
+            raise InvalidRequestError(text)
         chosen = self.broker_groups[broker_group or next(iter(self.broker_groups))]
         states = [one for one in self._states() if one["node_id"] in chosen and one["is_ready"]]
         leaders = [(one["term"] or 0, one["node_id"]) for one in states if one["role"] == "leader"]

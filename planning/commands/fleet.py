@@ -26,12 +26,7 @@ _COLUMNS: Final = (
 
 @click.command()
 @load_options
-@click.option(
-    "--broker-groups",
-    "groups",
-    type=click.IntRange(min=1),
-    help="How many.  [default: those of the plan]",
-)
+@click.option("--broker-groups", "groups", type=click.IntRange(1), help="[default: of the plan]")
 @click.option("--hosts", type=click.IntRange(min=1), help="Hosts.  [default: those of the plan]")
 @click.option(
     "--fault",

@@ -108,11 +108,10 @@ async def rebalance(
     rows = [seen.row(move) for move in moves]
     if is_applied:
         for row in rows:
-            done = await client.admin.transfer_leadership(
-                row["target_node_id"], broker_group=row["broker_group"]
-            )
+            name, target_id = row["broker_group"], row["target_node_id"]
+            done = await client.admin.transfer_leadership(target_id, broker_group=name)
             row["term"] = done.term
-            click.echo(f"broker group {row['broker_group']}: node {done.leader_id} leads", err=True)
+            click.echo(f"broker group {name}: node {done.leader_id} leads", err=True)
     record = _record(seen, moves, rows, is_applied=is_applied)
     is_hot = record["hot_ratio_after"] > record["hot_above"]
     return Printout(record, exit_code=ExitCode.FINDINGS if is_hot else ExitCode.OK)

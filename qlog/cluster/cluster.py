@@ -77,12 +77,7 @@ async def status(client: "Client") -> Printout:
         "healthy": not wrong,
         "problems": wrong,
         "broker_groups": [
-            {
-                "broker_group": one.broker_group,
-                "leader_id": one.leader_id or None,
-                "term": one.term,
-            }
-            for one in statuses.broker_groups
+            asdict(one) | {"leader_id": one.leader_id or None} for one in statuses.broker_groups
         ],
     }
     hidden = {"problems"} if len(statuses.broker_groups) > 1 else {"problems", "broker_groups"}

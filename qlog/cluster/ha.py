@@ -137,10 +137,8 @@ def _loss_rows(group: "HaGroup") -> list[dict[str, Any]]:
     for node in group.nodes:
         for loss in () if is_down(node) else node.losses:
             row = {key: getattr(loss, key) for key in _LOSS_COLUMNS if hasattr(loss, key)}
-            row |= {
-                "node_id": node.node_id,
-                "size_bytes": loss.end_log_position - loss.first_log_position,
-            }
+            row["size_bytes"] = loss.end_log_position - loss.first_log_position
+            row["node_id"] = node.node_id
             for key in ("record_count", "acked_record_count"):
                 row[key] = row[key] if row[key] >= 0 else None
             row["file"] = row["file"] or None

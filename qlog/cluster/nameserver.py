@@ -133,9 +133,7 @@ async def status(client: "NameServers") -> Printout:
     is_up = any(one.state not in ("off", "down", "failed", "stopped") for one in replicas)
     groups = await client.broker_groups() if is_up else []
     leader = next((one.leader for one in replicas if one.leader), None)
-    problems = {
-        group: text for one in replicas for group, text in one.broker_group_problems.items()
-    }
+    problems = {k: text for one in replicas for k, text in one.broker_group_problems.items()}
     is_healthy = leader is not None and all(
         one.state in ("leader", "follower", "off") for one in replicas
     )

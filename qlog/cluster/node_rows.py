@@ -71,10 +71,7 @@ def status_rows(status: "ClusterStatus") -> list[Row]:
 
 def groups_of(status: "ClusterStatus") -> list[str]:
     """Return the broker groups by name."""
-    names = {group.broker_group for group in status.broker_groups} | {
-        node.broker_group for node in status.nodes
-    }
-    return sorted(names)
+    return sorted({one.broker_group for one in (*status.broker_groups, *status.nodes)})
 
 
 def is_down(node: object) -> "TypeIs[NodeDown]":

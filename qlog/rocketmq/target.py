@@ -71,11 +71,7 @@ class TargetQueue:
         last = None
         if row.first_offset < row.end_offset:
             pulled = await client.pull(
-                queue.topic,
-                queue.queue_id,
-                row.end_offset - 1,
-                max_count=1,
-                broker_group=queue.broker_group,
+                *queue, row.end_offset - 1, max_count=1, broker_group=queue.broker_group
             )
             last = pulled[0].properties if pulled else {}
         # Read behind the end: another run may go on meanwhile, and offsets of groups are never too

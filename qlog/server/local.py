@@ -63,9 +63,7 @@ _dir_option = click.option("--dir", "directory", metavar="DIR", help="Where the 
 
 @local.command()
 @_dir_option
-@click.option(
-    "--nodes", type=int, help="How many nodes each broker group of a new one has.  [default: 3]"
-)
+@click.option("--nodes", type=int, help="Nodes of each broker group of a new one.  [default: 3]")
 @click.option("--broker-groups", type=int, help="How many share its topics.  [default: 1]")
 @click.option("--port", type=int, help="First port of a new cluster; else free ones are found.")
 @click.option(
@@ -189,9 +187,7 @@ def status(directory: str | None, output: Format) -> int:
 @_dir_option
 @click.option("--node", type=int, help="The node to kill.")
 @click.option("--leader", is_flag=True, help="Kill whichever node leads.")
-@click.option(
-    "--broker-group", "group", help="The one whose leader that is.  [default: the first by name]"
-)
+@click.option("--broker-group", "group", help="Whose leader that is.  [default: the first one]")
 @click.option("--all", "all_nodes", is_flag=True, help="Kill every node.")
 def kill(
     directory: str | None, node: int | None, leader: bool, group: str | None, all_nodes: bool

@@ -88,16 +88,10 @@ class TopicDescription:
 
 def _queues(kind: type[_Queue], answers: Mapping[str, Any]) -> tuple[_Queue, ...]:
     """Return the queues of all answers, each with the broker group that has it."""
-    named = ((name, queue) for name, pb in answers.items() for queue in pb.queues)
     return tuple(
-        of_pb(
-            kind,
-            queue,
-            broker_group=name,
-            first_offset=queue.min_offset,
-            end_offset=queue.max_offset,
-        )
-        for name, queue in named
+        of_pb(kind, row, broker_group=name, first_offset=row.min_offset, end_offset=row.max_offset)
+        for name, pb in answers.items()
+        for row in pb.queues
     )
 
 

@@ -202,9 +202,7 @@ class BrokerGroups:
         except QuorumlogError:
             return False
         except Exception:  # noqa: BLE001 - no caller waits; it would stay away.
-            _log.exception(
-                "broker group %s: the probe failed, and asks for its leader again", group.name
-            )
+            _log.exception("broker group %s: the probe failed, and asks again", group.name)
             return False
         return bool(group.router.leader_address)
 

@@ -131,9 +131,7 @@ class NameServers:
         statuses = await asyncio.gather(*map(self._status_of, self._addresses))
         if all(one.state in ("off", "down") for one in statuses):
             return list(statuses)
-        addresses = {
-            broker.address for group in await self.broker_groups() for broker in group.brokers
-        }
+        addresses = {b.address for group in await self.broker_groups() for b in group.brokers}
         others = sorted(addresses - set(self._addresses))
         return [*statuses, *await asyncio.gather(*map(self._status_of, others))]
 

@@ -183,9 +183,7 @@ class GroupConsumer(Consumption):
         try:
             if self._local is not None:
                 self._local.open()
-                self._starts.begun |= {
-                    (queue.broker_group, queue.topic) for queue in self._local.offsets
-                }
+                self._starts.begun |= {(q.broker_group, q.topic) for q in self._local.offsets}
             self._starts.begin(group.name for group in self._groups.all)
             await self._join_all()
         except BaseException:
@@ -593,10 +591,7 @@ class GroupConsumer(Consumption):
         self._memberships.pop(group, None)
         ours = [queue for queue in self._fetchers if queue.broker_group == group.name]
         await self._stop_fetching(ours)
-        for queue in [
-            *ours,
-            *(queue for queue in self._leaving if queue.broker_group == group.name),
-        ]:
+        for queue in [*ours, *(q for q in self._leaving if q.broker_group == group.name)]:
             self._leaving.pop(queue, None)
             self._stored.pop(queue, None)
         self.moves.forget(ours)
@@ -667,11 +662,7 @@ class GroupConsumer(Consumption):
     async def _share(self, group: BrokerGroup, ours: Sequence[Queue], deadline: Deadline) -> None:
         """Give up the queues of a broker group that moved to others, and take over new ones."""
         others = self._fetchers.keys() - ours
-        lost = [
-            queue
-            for queue in self._fetchers
-            if queue in others and queue.broker_group == group.name
-        ]
+        lost = [q for q in self._fetchers if q in others and q.broker_group == group.name]
         for queue in lost:
             self._handed[queue], self._leaving[queue] = self._position(queue), None
         await self._stop_fetching(lost, keeps_hand=True)

@@ -305,10 +305,8 @@ class Fetcher:
         return True
 
     async def _pull_once(self, offset: int, options: FetchOptions) -> MessageBatch:
-        pulls, short_ms = (
-            self._inbox.pulls[self.queue.broker_group],
-            min(options.wait_ms, WAIT_SHARED_MS),
-        )
+        pulls = self._inbox.pulls[self.queue.broker_group]
+        short_ms = min(options.wait_ms, WAIT_SHARED_MS)
         while True:
             try:
                 async with pulls:

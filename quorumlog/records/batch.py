@@ -264,9 +264,9 @@ def decode_records(
 ) -> list[Message]:
     """Decode records that lie back to back, in order; every body CRC is checked.
 
-    `topic` is the expected one: it saves time and is not required. `group` is the broker group of
-    the log, `newest_move` the last move when they were read. The messages hold no reference to
-    `records`. Raises CorruptRecordError naming the byte.
+    `topic` is the expected one: it saves time and is not required. `broker_group`
+    has the log, `newest_move` is the last move when they were read. The messages hold no reference
+    to `records`. Raises CorruptRecordError naming the byte.
     """
     messages: list[Message] = []
     append, unpack = messages.append, _DECODE.unpack_from
@@ -299,9 +299,7 @@ def decode_records(
     return messages
 
 
-def _decode_any(
-    records: bytes, at: int, hi: int, broker_group: str, newest_move: int | None
-) -> Message:
+def _decode_any(records: bytes, at: int, hi: int, where: str, newest_move: int | None) -> Message:
     """Decode a record of any kind: properties, other topic, compressed, version 2, IPv6 hosts."""
     size_bytes, magic, crc, queue_id, offset, sys_flag, _ = _DECODE.unpack_from(records, at)
     if magic not in (MAGIC_V1, MAGIC_V2):
@@ -330,7 +328,7 @@ def _decode_any(
         raise _corrupt(at, "topic is no text") from None
     kind = CompressedMessage if sys_flag & IS_COMPRESSED else Message
     head = records[at:body_at]
-    return kind(topic, queue_id, offset, body, head, properties, broker_group, newest_move)
+    return kind(topic, queue_id, offset, body, head, properties, where, newest_move)
 
 
 def _check_property_crc(records: bytes, at: int, end: int, properties: bytes) -> None:

@@ -63,9 +63,8 @@ class Queue(tuple[str, int]):
         return f"Queue({self.topic!r}, {self.queue_id}, {self.broker_group!r})"
 
     def __str__(self) -> str:
-        return f"{self.topic}/{self.queue_id}" + (
-            f" of {self.broker_group}" if self.broker_group else ""
-        )
+        where = f" of {self.broker_group}" if self.broker_group else ""
+        return f"{self.topic}/{self.queue_id}{where}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Queue, (self.topic, self.queue_id, self.broker_group)

@@ -101,9 +101,8 @@ class Transaction:
         self.decision = decision
 
     def __repr__(self) -> str:
-        return (
-            f"<Transaction {self.transaction_id} of {self.broker_group}, {self.decision or 'open'}>"
-        )
+        where = f"{self.transaction_id} of {self.broker_group}"
+        return f"<Transaction {where}, {self.decision or 'open'}>"
 
 
 @checked

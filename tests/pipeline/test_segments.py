@@ -183,7 +183,7 @@ def test_spark_reads_segments_with_columns_and_filters(
 ) -> None:
     pipeline.register(spark)
     reader = spark.read.format("quorumlog-segments").option("pieceSize", 2048)
-    table = reader.option("columns", "topic,queue_offset,position,body").load(str(root))
+    table = reader.option("columns", "topic,queue_offset,log_position,body").load(str(root))
 
     assert table.columns == ["topic", "queue_offset", "log_position", "body"]
     assert table.count() == COUNT
@@ -221,6 +221,8 @@ def test_a_body_that_cannot_be_unpacked_does_not_end_a_job(
     assert (bytes(good.body), good.body_error, bytes(other.body)) == (b"good", None, b"good")
     assert faulty.body is None
     assert "cannot be read" in faulty.body_error
-    assert len(load("bills", "true", "position,body")) == 1, "rows that are not asked for count not"
+    assert len(load("bills", "true", "log_position,body")) == 1, (
+        "rows that are not asked for count not"
+    )
     with pytest.raises(Exception, match="topic orders, queue 0, offset 1: a compressed body"):
-        load("", "true", "position,body")
+        load("", "true", "log_position,body")

@@ -80,7 +80,7 @@ def test_a_calibration_is_read(tmp_path: Path) -> None:
     calibration_file.save(calibration(), str(path))
     assert [one.name for one in tmp_path.iterdir()] == ["here.json"]
     result = qlog("plan", *SAFE, "--calibration", str(path))
-    assert "calibration       a test\n" in result.stdout
+    assert "calibration              a test\n" in result.stdout
     assert result.stderr == ""
     fleet = ("fleet", *SAFE, "--placement")
     assert "note: nothing was measured" in qlog(*fleet).stderr
