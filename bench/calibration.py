@@ -179,15 +179,15 @@ async def _catch_up(
         load = ClusterLoad(body_size_bytes=1024, batch_count=100)
         count = scale.catch_up_size_bytes // load.body_size_bytes
         await cluster.fill(client, load, count, show)
-        target = (await client.admin.node_status()).end_position
+        target = (await client.admin.node_status()).end_log_position
     finally:
         await asyncio.to_thread(own.nodes.resume, away)
     began = time.perf_counter()
-    while (await client.admin.node_status(away)).end_position < target:
+    while (await client.admin.node_status(away)).end_log_position < target:
         if time.perf_counter() - began > _DEADLINE_S:
             raise CatchUpError
         await asyncio.sleep(_POLL_S)
-    return (target - leader.end_position) / (time.perf_counter() - began)
+    return (target - leader.end_log_position) / (time.perf_counter() - began)
 
 
 def _disk(directory: str, scale: CalibrationScale) -> Mapping[str, float]:
@@ -256,9 +256,9 @@ def _compared_appends(calibration: Calibration, point: AppendPoint) -> list[dict
 
 async def _log_growth(client: "Client", formats: FormatSizes, show: Progress) -> dict[str, Any]:
     load = ClusterLoad(body_size_bytes=700, batch_count=20)
-    before = (await client.admin.node_status()).end_position
+    before = (await client.admin.node_status()).end_log_position
     await cluster.fill(client, load, _GROWTH_COUNT, show)
-    grown = (await client.admin.node_status()).end_position - before
+    grown = (await client.admin.node_status()).end_log_position - before
     record = formats.record_size_bytes(
         body=load.body_size_bytes, topic=len(cluster.TOPIC), properties=0
     )

@@ -145,7 +145,7 @@ async def _reported_lost_count(client: "Client") -> int:
     for replica in (await client.admin.ha_group()).nodes:
         assert not isinstance(replica, NodeDown), f"{replica} after all nodes were level"
         for loss in replica.losses:
-            key = loss.epoch, loss.lo_position
+            key = loss.epoch, loss.first_log_position
             cut[key] = max(cut.get(key, 0), loss.record_count)
     return sum(cut.values())
 

@@ -287,7 +287,7 @@ class LocalCluster:
                 detail = f"node {leader.node_id} led, and has ended"
                 states[node_id] = replace(state, leader_id=0, detail=detail)
         for leader in [s for s in states.values() if s.role == "leader" and s.is_ready]:
-            for node_id in self.groups[leader.group] if leader.members else ():
+            for node_id in self.groups[leader.broker_group] if leader.members else ():
                 if node_id not in leader.members:
                     detail = "no member of the cluster any more"
                     states[node_id] = replace(states[node_id], role=REMOVED, detail=detail)
@@ -372,9 +372,10 @@ class LocalCluster:
             states = {
                 s.node_id: s for s in self.status() if s.node_id in chosen and s.role != REMOVED
             }
-            leaders = {s.group: n for n, s in states.items() if s.role == "leader" and s.is_ready}
+            ready = {n: s for n, s in states.items() if s.is_ready}
+            leaders = {s.broker_group: n for n, s in ready.items() if s.role == "leader"}
             ready_count = sum(s.is_ready for s in states.values())
-            is_led = leaders.keys() == {s.group for s in states.values()}
+            is_led = leaders.keys() == {s.broker_group for s in states.values()}
             if leaders and is_led and ready_count == len(states):
                 return leaders[min(leaders)]
             for node_id, state in states.items():
@@ -385,9 +386,10 @@ class LocalCluster:
                     do = f"read {log}; docs/operations.md has the exit codes"
                     raise LocalError("local.died", what, do)
                 # Slaves of a master without room know who leads, and are ready.
-                waiting = [s for s in states.values() if s.group == state.group and not s.is_ready]
+                own = [s for s in states.values() if s.broker_group == state.broker_group]
+                waiting = [s for s in own if not s.is_ready]
                 is_full = bool(waiting) and all(_NO_ROOM in one.detail for one in waiting)
-                if is_full and state.group not in leaders:
+                if is_full and state.broker_group not in leaders:
                     first = waiting[0]
                     what = f"node {first.node_id}: {first.detail.replace(f'; {_NO_ROOM}', '')}"
                     raise LocalError("local.no_room", what, _NO_ROOM)

@@ -64,7 +64,7 @@ class LocalError(Exception):
 
 
 _CAUSES: Final = {
-    "local.bad_count": "a local cluster has few nodes, and each group as many as the others",
+    "local.bad_count": "a local cluster has few nodes, and each broker group as many as the others",
     "local.bad_directory": "the nodes cannot keep their files there",
     "local.bad_port": "each node needs four ports in a row, and other ports are not free to choose",
     "local.damaged": "another program wrote the file, or the disk lost a part of it",
@@ -95,7 +95,7 @@ class NodeState:
     peer_address: str
     http_address: str
     directory: str
-    group: str = FIRST_GROUP
+    broker_group: str = FIRST_GROUP
     role: str = ""
     term: int | None = None
     leader_id: int | None = None
@@ -181,7 +181,7 @@ def node_toml(
     values: dict[str, object] = {
         "node_id": node_id,
         "cluster_id": cluster_id,
-        "group": own.group,
+        "broker_group": own.group,
         "directory": str(directory),
         "listen": f"{listen_host}:{own.address_port}",
         "peer_listen": f"{listen_host}:{own.peer_port}",

@@ -282,7 +282,7 @@ class Node(NodeParts):
         settings = self.settings
         return LinkIdentity(
             settings.cluster_id,
-            settings.group,
+            settings.broker_group,
             settings.node_id,
             __version__,
             self.address,
@@ -339,7 +339,7 @@ class Node(NodeParts):
         identity = BrokerIdentity(
             settings.cluster_id,
             {**addresses, settings.node_id: self.address},
-            settings.group,
+            settings.broker_group,
             settings.rocketmq_name_count,
             self.framed_address,
             self.remoting_addresses,
@@ -512,7 +512,7 @@ class Node(NodeParts):
     def _facts(self) -> metrics.NodeFacts:
         settings = self.settings
         return metrics.NodeFacts(
-            (str(settings.node_id), settings.cluster_id, settings.group, __version__),
+            (str(settings.node_id), settings.cluster_id, settings.broker_group, __version__),
             self.health.ready().is_good,
             time.monotonic() - self.began_s,
             self.tls_ends_unix_s,

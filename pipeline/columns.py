@@ -135,7 +135,7 @@ def _column(
             return pa.array(records.field(">i4", 12).astype(np.int32))
         case "queue_offset":
             return pa.array(records.field(">i8", 20))
-        case "position":
+        case "log_position":
             return pa.array(records.field(">i8", 28))
         case "index" | "term" if entries is None:
             return pa.nulls(records.count, pa.int64())

@@ -150,9 +150,9 @@ class RowEncoder:
 
     def _ask_count(self, topic: str) -> int:
         route = self._connection.route(topic)
-        wanted = self._options.broker_group or route.groups[0].group
-        for group in route.groups:
-            if group.group == wanted and topic in group.topics:
+        wanted = self._options.broker_group or route.broker_groups[0].broker_group
+        for group in route.broker_groups:
+            if group.broker_group == wanted and topic in group.topics:
                 self._counts[topic] = group.topics[topic].queue_count
                 return self._counts[topic]
         raise UnknownTopicError(f"topic {topic!r} does not exist; run 'qlog topic create {topic}'")

@@ -16,8 +16,8 @@ from quorumlog.errors import InvalidRequestError
 from quorumlog.foreign_json import read_json
 from quorumlog.records.options import END, FIRST, parse_position
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
+_ALIASES: Final = {"earliest": FIRST, "latest": END}
+"""What Spark's other sources call the first and the end of a queue."""
 RECORDS_PER_PARTITION_MAX: Final = 1_000_000
 TIMEOUT_MS: Final = 60_000
 TLS: Final = ("tlsCaFile", "tlsCertificateFile", "tlsKeyFile")
@@ -220,7 +220,7 @@ class GivenOptions:
 
 
 def _by_queue(name: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[str, Place]]:
-    do = 'write it as {"topic": {"0": 42, "1": "latest"}}'
+    do = 'write it as {"topic": {"0": 42, "1": "end"}}'
     try:
         value = read_json(text, is_unique=True)
     except ValueError as error:
@@ -238,15 +238,16 @@ def _by_queue(name: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[s
 
 
 def _place(name: str, value: object) -> Place:
-    """Check a place; the names are those of Spark's other sources."""
+    """Check a place. Raises OptionError."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    text = {EARLIEST: FIRST, LATEST: END}.get(str(value).lower(), value)
+    name_given = str(value).lower()
+    text = name_given if name_given in (FIRST, END) else _ALIASES.get(name_given, value)
     try:
         assert not isinstance(text, int | float), "checked by the parser of positions"
         assert not str(text).startswith("-"), "Kafka's source has other meanings of -1 and -2"
         parse_position(str(text))
     except (InvalidRequestError, AssertionError) as error:
-        do = "use 'earliest', 'latest', an offset or '@TIME'"
+        do = "use 'first', 'end', an offset or '@TIME'"
         raise OptionError(f"option {name!r} has {value!r}", do) from error
     return str(text)

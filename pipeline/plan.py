@@ -64,12 +64,12 @@ def is_gone(error: QuorumlogError) -> bool:
 
 def queue_of(offsets: QueueOffsets) -> Queue:
     """Return the name of the queue."""
-    return Queue(offsets.topic, offsets.queue_id, offsets.group)
+    return Queue(offsets.topic, offsets.queue_id, offsets.broker_group)
 
 
 def key_of(queue: Queue) -> str:
     """Return the name of a queue within its topic, as in the offsets of checkpoints."""
-    return f"{queue.group}/{queue.queue_id}"
+    return f"{queue.broker_group}/{queue.queue_id}"
 
 
 def bounds(
@@ -100,11 +100,11 @@ def resolve(
         wanted = parse_position(offsets.everywhere if place is None else place)
         if isinstance(wanted, Time):
             return await connection.client.offset_by_time(
-                queue.topic, queue.queue_id, wanted.unix_ms, group=queue.group
+                queue.topic, queue.queue_id, wanted.unix_ms, broker_group=queue.broker_group
             )
         if isinstance(wanted, int):
             return wanted
-        return queue.min_offset if wanted == FIRST else queue.max_offset
+        return queue.first_offset if wanted == FIRST else queue.end_offset
 
     async def every() -> list[int]:
         return await asyncio.gather(*map(one, queues))
@@ -128,19 +128,19 @@ def _check_names(offsets: Offsets, existing: Iterable[QueueOffsets], option: str
 
 
 def _checked(offsets: QueueOffsets, lo: int, hi: int, options: SourceOptions) -> tuple[int, int]:
-    where = f"{queue_of(offsets)} has the offsets {offsets.min_offset} to {offsets.max_offset}"
-    if lo > offsets.max_offset or hi > offsets.max_offset:
+    where = f"{queue_of(offsets)} has the offsets {offsets.first_offset} to {offsets.end_offset}"
+    if lo > offsets.end_offset or hi > offsets.end_offset:
         raise OffsetsError(
             f"{where}, and {max(lo, hi)} is behind its end", "use an offset up to its end"
         )
-    if lo < offsets.min_offset:
+    if lo < offsets.first_offset:
         if options.fails_on_data_loss:
             raise OffsetsError(
                 f"{where}, and those from {lo} on expired",
-                "begin at 'earliest', or read on without them with failOnDataLoss=false",
+                "begin at 'first', or read on without them with failOnDataLoss=false",
             )
         _log.warning("%s; those from %d on expired and are left out", where, lo)
-        lo = offsets.min_offset
+        lo = offsets.first_offset
     if hi < lo:
         raise OffsetsError(
             f"{where}; reading it from {lo} would end before that, at {hi}",
@@ -158,7 +158,7 @@ def check_survived(
     """
     if not options.fails_on_data_loss:
         return
-    ends = {queue_of(offsets): offsets.max_offset for offsets in queues}
+    ends = {queue_of(offsets): offsets.end_offset for offsets in queues}
     for queue, offset in start.items():
         end = ends.get(queue)
         if end is None or end < offset:
@@ -178,7 +178,7 @@ def ranges(
 
     async def applied(group: str) -> int:
         for queue in chosen:
-            if queue.group == group:
+            if queue.broker_group == group:
                 try:
                     answer = await connection.client.raw.pull(queue, chosen[queue][0], max_count=1)
                 except QuorumlogError as error:
@@ -189,12 +189,12 @@ def ranges(
         return 0  # All are gone, which is found when they are read.
 
     async def every() -> dict[str, int]:
-        groups = sorted({queue.group for queue in chosen})
+        groups = sorted({queue.broker_group for queue in chosen})
         return dict(zip(groups, await asyncio.gather(*map(applied, groups)), strict=True))
 
     indexes: Final = connection.call(every()) if chosen else {}
     return [
-        OffsetRange(queue, at, min(at + records_max, hi), indexes[queue.group])
+        OffsetRange(queue, at, min(at + records_max, hi), indexes[queue.broker_group])
         for queue, (lo, hi) in chosen.items()
         for at in range(lo, hi, records_max)
     ]

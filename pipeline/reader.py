@@ -98,23 +98,23 @@ class _Reader:
             records.records,
             with_checked(self._columns) if fails else self._columns,
             entries=entries,
-            group=queue.group,
+            group=queue.broker_group,
             topic=queue.topic,
         ):
             yield check_bodies(batch, self._columns) if fails else batch
 
     def _after_loss(self, offset: int, records: RawRecords) -> int:
         """Return the offset behind missing records; raise DataLossError if none may be missing."""
-        is_expired = offset < records.min_offset
+        is_expired = offset < records.first_offset
         if self._options.fails_on_data_loss:
             raise self._lost(offset, records, "expired" if is_expired else "are not there")
         hi = self._wanted.hi
-        lost_hi = min(records.min_offset, hi) if is_expired else hi
+        lost_hi = min(records.first_offset, hi) if is_expired else hi
         _log.warning("%s: the offsets %d to %d are gone", self._wanted.queue, offset, lost_hi - 1)
         return lost_hi
 
     def _lost(self, offset: int, records: RawRecords, what: str) -> DataLossError:
-        has = f"the queue has {records.min_offset} to {records.max_offset}"
+        has = f"the queue has {records.first_offset} to {records.end_offset}"
         return DataLossError(
             f"{self._wanted.queue}: the offsets from {offset} on {what} ({has})",
             "keep records longer than jobs may lag, or read on without them: failOnDataLoss=false",
@@ -168,7 +168,7 @@ class _Reader:
                 route = await self._client.route()
             except QuorumlogError:
                 return None  # A pull from the leader waits for one.
-            groups = [group for group in route.groups if group.group == queue.group]
+            groups = [g for g in route.broker_groups if g.broker_group == queue.broker_group]
             ids = sorted({i for g in groups for i in g.nodes if i != g.leader_id} - self._failed)
             if not ids:
                 return None

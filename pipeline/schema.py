@@ -17,7 +17,7 @@ FIELDS: Final = (
     pa.field("topic", pa.string(), nullable=False),
     pa.field("queue_id", pa.int32(), nullable=False),
     pa.field("queue_offset", pa.int64(), nullable=False),
-    pa.field("position", pa.int64(), nullable=False),
+    pa.field("log_position", pa.int64(), nullable=False),
     pa.field("index", pa.int64()),
     pa.field("term", pa.int64()),
     pa.field("born_time", TIMESTAMP, nullable=False),

@@ -135,17 +135,19 @@ class SegmentsReader(DataSourceReader):
         self._lo, self._hi = 0, self._log.visible_position
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  Spark's name.
-        """Apply filters on `topic`; those on `position` choose pieces, and stay Spark's, too."""
+        """Apply filters on `topic`; those on `log_position` choose pieces, and stay Spark's."""
         for one in filters:
             match one:
                 case EqualTo(("topic",), str() as topic):
                     self._narrow({topic})
                 case In(("topic",), values):
                     self._narrow({value for value in values if value is not None})
-                case GreaterThan(("position",), value) | GreaterThanOrEqual(("position",), value):
+                case GreaterThan(("log_position",), value) | GreaterThanOrEqual(
+                    ("log_position",), value
+                ):
                     self._lo = max(self._lo, value)
                     yield one
-                case LessThan(("position",), value) | LessThanOrEqual(("position",), value):
+                case LessThan(("log_position",), value) | LessThanOrEqual(("log_position",), value):
                     self._hi = min(self._hi, value + 1)
                     yield one
                 case _:
@@ -231,7 +233,7 @@ def _batches(
     bodies: _Bodies, columns: Sequence[str], topics: frozenset[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """Decode records, and leave out those that are invisible or not asked for."""
-    needed = {"topic", "position", *columns} - {"index", "term"}
+    needed = {"topic", "log_position", *columns} - {"index", "term"}
     for batch in record_batches(bodies.data, [name for name in COLUMNS if name in needed]):
         wanted = _wanted(bodies, batch, columns, topics)
         if wanted.num_rows:
@@ -250,7 +252,7 @@ def _wanted(
         topics = frozenset(topic for topic in names.unique().to_pylist() if not is_reserved(topic))
     mask = pc.is_in(names, pa.array(sorted(topics), pa.string()))
     by_name: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
-    positions = by_name["position"].to_numpy()
+    positions = by_name["log_position"].to_numpy()
     entry = np.searchsorted(bodies.positions, positions, side="right") - 1
     begins = positions - bodies.positions[entry] + bodies.begins[entry]
     is_prepared = _flags(bodies.data, begins) & fmt.TRANSACTION_PREPARED != 0

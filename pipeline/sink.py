@@ -119,7 +119,7 @@ def send(
                 count,
                 producer_id=producer,
                 sequence=sequence,
-                group=options.broker_group,
+                broker_group=options.broker_group,
             )
             sequence += 1
             record_count += count

@@ -55,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._found() if self._target is None else self._target
         check_survived(self._options, latest, begin)
         # A queue that was added later is read from its first message.
-        firsts = {queue_of(offsets): offsets.min_offset for offsets in latest}
+        firsts = {queue_of(offsets): offsets.first_offset for offsets in latest}
         wanted = {
             queue: (begin.get(queue, firsts[queue]), hi) for queue, hi in _ends(latest).items()
         }
@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return one partition a queue and range."""
         begin, ends = _parsed(start), _parsed(end)
         if ends.keys() - begin.keys():
-            begin = {queue_of(offsets): offsets.min_offset for offsets in self._found()} | begin
+            begin = {queue_of(offsets): offsets.first_offset for offsets in self._found()} | begin
         # A queue that is gone by now is found when it is read.
         wanted = {queue: (begin.get(queue, 0), hi) for queue, hi in ends.items()}
         parts = ranges(self._connect(), wanted, self._options.records_per_partition_max)
@@ -128,7 +128,7 @@ def limited(wanted: Mapping[Queue, tuple[int, int]], count: int) -> dict[Queue, 
 
 
 def _ends(queues: list[QueueOffsets]) -> dict[Queue, int]:
-    return {queue_of(offsets): offsets.max_offset for offsets in queues}
+    return {queue_of(offsets): offsets.end_offset for offsets in queues}
 
 
 def _written(offsets: Mapping[Queue, int]) -> Checkpoint:

@@ -136,13 +136,13 @@ SECTIONS = {
         ("bench.commands.bench:bench", "Measure this machine, the engine and the cluster."),
         (
             "planning.commands.plan:plan",
-            "Say what a load needs: disks, network, memory, groups, nodes, hosts, and times "
-            "after a fault.",
+            "Say what a load needs: disks, network, memory, broker groups, hosts, and times after "
+            "a fault.",
         ),
         (
             "planning.commands.fleet:fleet",
-            "Simulate a fleet of hosts with many groups as hosts and zones fail: numbers only, "
-            "no nodes.",
+            "Simulate hosts with many broker groups as hosts and zones fail: numbers only, no "
+            "nodes.",
         ),
         (
             "qlog.server.chaos:chaos",

@@ -1,8 +1,7 @@
 """Broker groups in commands: `--queue [GROUP/]NUMBER`, `--broker-group`, columns.
 
-Owns these forms. `--group` is a consumer group everywhere, so a broker group is called by its full
-name where a command takes one; in printed results, `group` beside a queue or node is its broker
-group. Where there is one group, tables leave it out.
+Owns these forms. `group` is a consumer group everywhere, so options, keys and columns call a broker
+group by its full name. Where there is one broker group, tables leave it out.
 """
 
 import re
@@ -51,12 +50,12 @@ def warn_away(away: Sequence[str]) -> None:
 
 
 def shown_columns(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
-    """Return the columns of a table: `group` only if there are several."""
-    is_plural = len({row.get("group") for row in rows}) > 1
-    return tuple(column for column in columns if is_plural or column != "group")
+    """Return the columns of a table: `broker_group` only if there are several."""
+    is_plural = len({row.get("broker_group") for row in rows}) > 1
+    return tuple(column for column in columns if is_plural or column != "broker_group")
 
 
 def shown_rows(rows: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
-    """Return the rows of a table: `group` only if there are several."""
+    """Return the rows of a table: `broker_group` only if there are several."""
     columns = shown_columns(tuple(rows[0]) if rows else (), rows)
     return [{column: row[column] for column in columns} for row in rows]

@@ -32,7 +32,7 @@ class TableRows(NamedTuple):
 
     @classmethod
     def of(cls, columns: Sequence[str], rows: Sequence[Row]) -> "TableRows":
-        """Leave out the column `group` of a cluster of one broker group."""
+        """Leave out the column `broker_group` of a cluster of one broker group."""
         return cls(shown_columns(columns, rows), shown_rows(rows))
 
 
@@ -40,8 +40,8 @@ class TableRows(NamedTuple):
 class Printout:
     """The result of a command, with what `-o table` prints in another way, and the exit code.
 
-    A table has no `omitted` keys. With `omits_group` its rows have no `group` if all are of one
-    broker group. The parts of `table` replace the value, with empty lines between. `lines` follow.
+    A table has no `omitted` keys. With `omits_group` its rows have no `broker_group` if all are
+    of one. The parts of `table` replace the value, with empty lines between. `lines` follow.
     """
 
     value: object

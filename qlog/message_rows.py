@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from quorumlog.records.message import Message
 
 _SHOWN_ELSEWHERE = ("KEYS", "TAGS")  # Shown as key and tag.
-COLUMNS = ("group", "topic", "queue_id", "queue_offset", "store_time", "tag", "key", "body")
+COLUMNS = (
+    "broker_group", "topic", "queue_id", "queue_offset", "store_time", "tag", "key", "body",
+)  # fmt: skip
 
 
 def message_row(message: "Message") -> dict[str, object]:
@@ -27,11 +29,11 @@ def message_row(message: "Message") -> dict[str, object]:
         "properties": {k: v for k, v in message.properties.items() if k not in _SHOWN_ELSEWHERE},
         "born_unix_ms": message.born_unix_ms,
         "store_unix_ms": message.store_unix_ms,
-        "position": message.position,
+        "log_position": message.log_position,
         "body_size_bytes": len(plain),
         "body_encoding": encoding if is_plain else f"{encoding}, compressed",
         "body": body,
-        "group": message.group,
+        "broker_group": message.broker_group,
     }
 
 

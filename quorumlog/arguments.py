@@ -69,8 +69,8 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
         (10, TIMEOUT_MS_MAX): "commit_interval_ms",
         (0, 60_000): "linger_ms",
         (1, 18): "level",
-        (1, 9): "nodes",  # Of a cluster for tests, as its groups.
-        (1, 16): "groups",
+        (1, 9): "nodes",  # Of a cluster for tests, as its broker groups.
+        (1, 16): "broker_groups",
     }.items()
     for name in names.split()
 }
@@ -78,8 +78,8 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
 Single calls and the nodes have narrower ranges."""
 
 _NAMES: Final = (
-    "topic topics forbidden_topics group broker_group client_id cluster_id message_id namespace "
-    "name address peer_address"
+    "topic topics forbidden_topics group broker_group producer_group client_id cluster_id "
+    "message_id namespace name address peer_address"
 )
 LENGTHS: Final[Mapping[str, int]] = {
     **dict.fromkeys(_NAMES.split(), NAME_LENGTH_MAX),
@@ -176,7 +176,7 @@ def _check_queue(name: str, value: Any) -> None:
     check_text("topic", value[0])
     check_number("queue_id", value[1])
     if isinstance(value, Queue):
-        check_text("group", value.group)
+        check_text("broker_group", value.broker_group)
 
 
 def _check_message(name: str, value: Any) -> None:
@@ -185,20 +185,20 @@ def _check_message(name: str, value: Any) -> None:
     check_text("topic", value.topic)
     check_number("queue_id", value.queue_id)
     check_number("offset", value.queue_offset)
-    check_text("group", value.group)
+    check_text("broker_group", value.broker_group)
     check_text("handle", getattr(value, "handle", ""))
 
 
 def _check_receipt(name: str, value: Any) -> None:
     _check_kind(Receipt, "a receipt", name, value)
     check_text("message_id", value.message_id)
-    check_text("group", value.group)
+    check_text("broker_group", value.broker_group)
 
 
 def _check_batch(name: str, value: Any) -> None:
     _check_kind(MessageBatch, "a batch that was received", name, value)
     _check_queue("queue", value.queue)
-    check_number("offset", value.first_offset)
+    check_number("offset", value.offset)
     check_number("offset", value.next_offset)
 
 

@@ -90,7 +90,7 @@ class QueuePull(SinglePullArguments):
     wait_ms: int = 0
     tags: Sequence[str] = ()
     sql: str = ""
-    group: str = ""
+    broker_group: str = ""
 
 
 @checked
@@ -192,7 +192,7 @@ class Client:
             raise ClosedError("the client is closed; connect again")
 
     @property
-    def broker_groups(self) -> BrokerGroups:
+    def _cluster(self) -> BrokerGroups:
         """The broker groups with their routes and channels, which all parts share: a port for the
         parts and for tests. Programs use `groups`. Raises ClosedError."""
         self._check_not_closed()
@@ -202,31 +202,31 @@ class Client:
 
     @property
     def _reads(self) -> ReadCalls:
-        return ReadCalls(self.broker_groups)
+        return ReadCalls(self._cluster)
 
     @property
     def cluster_id(self) -> str:
         """Id of the cluster that answered."""
-        return self.broker_groups.cluster_id
+        return self._cluster.cluster_id
 
     @property
-    def groups(self) -> tuple[str, ...]:
+    def broker_groups(self) -> tuple[str, ...]:
         """Names of the known broker groups; the first is the default where a call names none."""
-        return tuple(group.name for group in self.broker_groups.all)
+        return tuple(group.name for group in self._cluster.all)
 
     @property
     def admin(self) -> Admin:
         """Topics, groups, members and nodes."""
-        return Admin(self.broker_groups, self._timeout_ms)
+        return Admin(self._cluster, self._timeout_ms)
 
     @property
     def raw(self) -> Raw:
         """Records as bytes."""
-        return Raw(self.broker_groups, self._reads, self._timeout_ms)
+        return Raw(self._cluster, self._reads, self._timeout_ms)
 
     def stats(self) -> ClientStats:
         """Return the counts so far."""
-        groups = self.broker_groups.known()
+        groups = self._cluster.known()
         return ClientStats(
             calls=sum(group.calls.attempts for group in groups),
             retries=sum(group.calls.retries for group in groups),
@@ -238,9 +238,11 @@ class Client:
             framed_other_nodes=sum(group.router.channels.other_node_count for group in groups),
         )
 
-    async def cancel_delayed(self, message: Receipt | str, *, group: str = "") -> CancelledDelay:
+    async def cancel_delayed(
+        self, message: Receipt | str, *, broker_group: str = ""
+    ) -> CancelledDelay:
         """Cancel the delivery of a delayed message; as `admin.cancel_delayed`, with its errors."""
-        return await self.admin.cancel_delayed(message, group=group)
+        return await self.admin.cancel_delayed(message, broker_group=broker_group)
 
     # Producers and consumers.
 
@@ -259,7 +261,7 @@ class Client:
         broker group from its first message there on, and sends of all others raise
         ProducerFencedError. So a process that was counted as dead no longer stores messages.
         """
-        return self._made.add(Producer(self.broker_groups, options, self._timeout_ms))
+        return self._made.add(Producer(self._cluster, options, self._timeout_ms))
 
     @takes_fields(PullConsumerOptions)
     def pull_consumer(self, options: PullConsumerOptions) -> PullConsumer:
@@ -285,7 +287,7 @@ class Client:
         of the group's settings. At most `held_size_bytes_max` and `held_count_max` are read ahead,
         and a batch of each queue.
         """
-        groups, client_id = self.broker_groups, options.client_id or self._client_id_of_part()
+        groups, client_id = self._cluster, options.client_id or self._client_id_of_part()
         on_known = self._stored_of(options.group).update
         consumer = GroupConsumer(
             self._reads, groups, options, client_id, self._timeout_ms, on_known
@@ -304,7 +306,7 @@ class Client:
         done.
         """
         client_id = options.client_id or self._client_id_of_part()
-        consumer = PopConsumer(self.broker_groups, options, client_id, self._timeout_ms)
+        consumer = PopConsumer(self._cluster, options, client_id, self._timeout_ms)
         return self._made.add(consumer)
 
     def _client_id_of_part(self) -> str:
@@ -339,12 +341,12 @@ class Client:
         """Read one queue from an offset on, once; at least one message if there is any.
 
         With `wait_ms` the node waits that long for one. 0 for the limits means the node's own.
-        `group` is the queue's broker group; the default is the first one by name.
+        `broker_group` has the queue; the default is the first one by name.
         """
         options = wanted.options(
             self._timeout_ms, wait_ms=wanted.wait_ms, tags=tuple(wanted.tags), sql=wanted.sql
         )
-        queue = Queue(wanted.topic, wanted.queue_id, wanted.group)
+        queue = Queue(wanted.topic, wanted.queue_id, wanted.broker_group)
         return await self._reads.pull(queue, wanted.offset, options)
 
     async def get_message(
@@ -414,10 +416,10 @@ class Client:
         unix_ms: int,
         *,
         consistency: Consistency | str = Consistency.LEADER,
-        group: str = "",
+        broker_group: str = "",
     ) -> int:
         """Return the offset of the first message stored at that time or later."""
-        queue = Queue(topic, queue_id, group)
+        queue = Queue(topic, queue_id, broker_group)
         return await self._reads.offset_by_time(queue, unix_ms, self._reading(consistency))
 
     async def route(self, *topics: str) -> Route:
@@ -426,8 +428,8 @@ class Client:
         if topics:
             await self._reads.ask_routes(topics, deadline)
         else:
-            await self.broker_groups.refresh(deadline)
-        return self.broker_groups.view(topics)
+            await self._cluster.refresh(deadline)
+        return self._cluster.view(topics)
 
     def _reading(self, consistency: Consistency | str, node_id: int | None = None) -> Reading:
         return Reading(ReadFreshness.of(consistency, node_id=node_id), Deadline(self._timeout_ms))
@@ -442,7 +444,7 @@ class Client:
         themselves (`auto_commit=False`), and the transactions of a queue follow one another. Use
         few values of `timeout_ms`: beyond 16 it is the client's.
         """
-        groups, timeout_ms = self.broker_groups, timeout_ms or self._timeout_ms
+        groups, timeout_ms = self._cluster, timeout_ms or self._timeout_ms
         consumers = [one for one in self._made if isinstance(one, GroupConsumer)]
         consumers = [one for one in consumers if one.group == group]
         if any(one.auto_commit for one in consumers):
@@ -470,13 +472,13 @@ class Client:
     def transactional_producer(self, options: TransactionalOptions) -> TransactionalProducer:
         """Make a producer whose messages become visible when their local work is done.
 
-        `group` names the producers that do the same work: any of them may be asked by `check`,
-        which gets a CheckedTransaction and returns "commit", "rollback" or "unknown". The cluster
-        asks after `check_after_ms` (0: 6 s), then every 30 s, 15 times at most. The other
+        `producer_group` names the producers that do the same work: any of them may be asked by
+        `check`, which gets a CheckedTransaction and returns "commit", "rollback" or "unknown". The
+        cluster asks after `check_after_ms` (0: 6 s), then every 30 s, 15 times at most. The other
         arguments are those of `producer`. Its messages have unique keys.
         """
         producer = TransactionalProducer(
-            self.broker_groups, options, self.client_id, options.timeout_ms or self._timeout_ms
+            self._cluster, options, self.client_id, options.timeout_ms or self._timeout_ms
         )
         return self._made.add(producer)
 

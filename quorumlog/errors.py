@@ -200,16 +200,16 @@ class LimitReachedError(QuorumlogError):
 class OffsetOutOfRangeError(QuorumlogError):
     """There is no message at this offset: it has expired, or is beyond the end.
 
-    The queue holds offsets from `min_offset` to below `max_offset`.
+    The queue holds offsets from `first_offset` to below `end_offset`.
     """
 
     code = "client.offset_out_of_range"
 
     def __init__(
-        self, message: str, *, min_offset: int = 0, max_offset: int = 0, **known: Any
+        self, message: str, *, first_offset: int = 0, end_offset: int = 0, **known: Any
     ) -> None:
         super().__init__(message, **known)
-        self.min_offset, self.max_offset = min_offset, max_offset
+        self.first_offset, self.end_offset = first_offset, end_offset
 
 
 class DelayedGoneError(QuorumlogError):

@@ -83,8 +83,9 @@ class Nodes:
         """Ids of all nodes, running or not."""
         groups: dict[str, tuple[int, ...]] = {}
         for state in states:
-            groups[state["group"]] = (*groups.get(state["group"], ()), state["node_id"])
-        self.groups: Final = groups
+            name = state["broker_group"]
+            groups[name] = (*groups.get(name, ()), state["node_id"])
+        self.broker_groups: Final = groups
         """The nodes of each broker group, by its name."""
 
     def address(self, node_id: int) -> str:
@@ -112,12 +113,13 @@ class SyncCluster(Nodes):
 
     client = _client_of(sync.connect)
 
-    def leader_id(self, group: str | None = None) -> int:
+    def leader_id(self, broker_group: str | None = None) -> int:
         """Return the leader of the first broker group, or of this one; 0: there is none."""
-        if group is not None and group not in self.groups:
-            names = ", ".join(self.groups)
-            raise InvalidRequestError(f"there is no broker group {group!r}; use one of {names}")
-        chosen = self.groups[group or next(iter(self.groups))]
+        if broker_group is not None and broker_group not in self.broker_groups:
+            names = ", ".join(self.broker_groups)
+            text = f"there is no broker group {broker_group!r}; use one of {names}"
+            raise InvalidRequestError(text)
+        chosen = self.broker_groups[broker_group or next(iter(self.broker_groups))]
         states = [one for one in self._states() if one["node_id"] in chosen and one["is_ready"]]
         leaders = [(one["term"] or 0, one["node_id"]) for one in states if one["role"] == "leader"]
         return int(max(leaders, default=(0, 0))[1])
@@ -193,15 +195,15 @@ def _local(directory: Path, command: str, *options: str) -> str:
 def sync_cluster(
     nodes: int = 3,
     *,
-    groups: int = 1,
+    broker_groups: int = 1,
     directory: str | Path | None = None,
     flush: Literal["sync", "async"] = "sync",
     settings: Mapping[str, object] | None = None,
 ) -> Iterator[SyncCluster]:
     """Run a cluster of child processes, ready when the block begins, killed when it ends.
 
-    Each of the `groups` has `nodes` nodes. Without a `directory` a temporary one is used, and
-    removed. `settings` are those of a node (`qlog config show`). The start takes about three
+    Each of the `broker_groups` has `nodes` nodes. Without a `directory` a temporary one is used,
+    and removed. `settings` are those of a node (`qlog config show`). The start takes about three
     seconds. Raises QuorumlogError with a code of `local.` for a cluster that cannot be started.
     """
     home = Path(directory or tempfile.mkdtemp(prefix="quorumlog-")).absolute()
@@ -209,7 +211,7 @@ def sync_cluster(
         if (home / "local.json").exists():  # Its nodes would be killed at the end.
             text = f"{home} holds a local cluster already; use another directory"
             raise QuorumlogError(text, code="local.exists")
-        given = {"nodes": nodes, "groups": groups, "flush": flush}
+        given = {"nodes": nodes, "broker-groups": broker_groups, "flush": flush}
         options = [f"--{name}={value}" for name, value in given.items()]
         options += [f"--setting={name}={json.dumps(v)}" for name, v in (settings or {}).items()]
         try:

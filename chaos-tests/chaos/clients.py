@@ -80,7 +80,7 @@ class Clients:
         name, offset = queue_name(queue), receipt.queue_offset
         is_copied = receipt.durability is not Durability.LEADER_DISK
         self.places[value] = MessagePlace(
-            receipt.term, receipt.position, name, offset, is_copied, receipt.is_duplicate
+            receipt.term, receipt.log_position, name, offset, is_copied, receipt.is_duplicate
         )
         self.last_index = max(self.last_index, receipt.index)
         if receipt.term > self.highest_term:
@@ -228,7 +228,7 @@ class RegisterReader(Reader):
         client, topic = self._clients.client, self._clients.topic
         while True:
             ends = await client.queue_offsets(topic, [REGISTER_QUEUE], consistency="linearizable")
-            end = ends[0].max_offset
+            end = ends[0].end_offset
             if end == 0:
                 return Seen(None, -1)
             batch = await client.pull(
@@ -259,7 +259,7 @@ class TailClient(Reader):
         ranges = await clients.answer(call, ends)
         if ranges is None:
             return
-        end = ranges[0].max_offset
+        end = ranges[0].end_offset
         recorder.done(call, end)
         lo = max(0, end - READ_COUNT_MAX // 2)
         request = ReadCall(lo, READ_COUNT_MAX)

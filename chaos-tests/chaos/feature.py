@@ -74,7 +74,7 @@ async def is_at_end(client: quorumlog.Client, group: str, topic: str, queue_coun
     """Whether the offsets of a group are those of the ends of all queues of a topic."""
     queues = (await client.admin.describe_group(group)).queues
     own = [queue for queue in queues if queue.topic == topic]
-    return len(own) == queue_count and all(queue.offset == queue.max_offset for queue in own)
+    return len(own) == queue_count and all(queue.offset == queue.end_offset for queue in own)
 
 
 async def messages_of(

@@ -98,7 +98,7 @@ def find_losses(
 
 
 def _covers(report: HaLoss, position: int) -> bool:
-    return report.lo_position <= position < report.hi_position
+    return report.first_log_position <= position < report.end_log_position
 
 
 def _miscounted(

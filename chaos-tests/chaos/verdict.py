@@ -66,7 +66,7 @@ async def same_digests(client: quorumlog.Client, nodes: tuple[int, ...], index: 
     digests = {}
     for node in nodes:
         digest = await client.admin.chain_digest(node, index)
-        digests[node] = (digest.index, digest.term, digest.chain_crc, digest.end_position)
+        digests[node] = (digest.index, digest.term, digest.chain_crc, digest.end_log_position)
     if len(set(digests.values())) != 1:
         raise NotSoError(f"I13: the logs differ at index {index}: {digests}")
 

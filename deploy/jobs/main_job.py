@@ -175,8 +175,8 @@ async def compare_replicas(client: quorumlog.Client, summary: MainJobSummary) ->
         await asyncio.sleep(0.05)
     digests = [await admin.chain_digest(node.node_id, target) for node in status.nodes]
     summary.chain_digests = {
-        str(node.node_id): f"{digest.chain_crc:08x} at {digest.index}, {digest.end_position} bytes"
-        for node, digest in zip(status.nodes, digests, strict=True)
+        str(node.node_id): f"{one.chain_crc:08x} at {one.index}, {one.end_log_position} bytes"
+        for node, one in zip(status.nodes, digests, strict=True)
     }
     summary.replicas_identical = len({(d.index, d.term, d.chain_crc) for d in digests}) == 1
 

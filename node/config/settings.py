@@ -81,7 +81,7 @@ class Settings(BaseModel):
         "Name of the cluster. Nodes and clients of another one are refused.",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
     )
-    group: str = _setting(
+    broker_group: str = _setting(
         "g0",
         "Name of the broker group whose replica this node holds.",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
@@ -488,7 +488,7 @@ class Settings(BaseModel):
         """Return the core's configuration; its group is the cluster and the broker group."""
         election = self.election_min_ms // TICK_MS
         return RaftConfig(
-            group=f"{self.cluster_id}/{self.group}",
+            group=f"{self.cluster_id}/{self.broker_group}",
             node_id=self.node_id,
             tick_interval_ms=TICK_MS,
             heartbeat_ticks=self.heartbeat_ms // TICK_MS,

@@ -65,7 +65,7 @@ class NameServerCalls:
                 state="remote",
                 leader=registration.leader,
                 node_id=broker.broker_id,
-                group=broker.group,
+                broker_group=broker.group,
                 problem=registration.problem,
             )
         if settings is None or status is None:
@@ -85,11 +85,11 @@ class NameServerCalls:
             failure=status.failure,
             is_encrypted=settings.password is not None,
             node_id=broker.broker_id if broker is not None else 0,
-            group=broker.group if broker is not None else "",
+            broker_group=broker.group if broker is not None else "",
             problem=registration.problem if registration is not None else "",
             refused_reports=service.report_judge.refused_count,
-            group_problems=[
-                pb.GroupProblem(group=group, problem=problem)
+            broker_group_problems=[
+                pb.BrokerGroupProblem(broker_group=group, problem=problem)
                 for group, problem in sorted(service.watch.problems.items())
             ],
         )
@@ -205,7 +205,7 @@ class NameServerCalls:
 def _share(share: KnownGroupRoute) -> pb.TopicShare:
     queues, now_ms = share.queues, unix_ms()
     return pb.TopicShare(
-        group=share.group,
+        broker_group=share.group,
         kind=share.kind,
         cluster=share.cluster,
         master_id=max(0, share.master_id),

@@ -30,7 +30,7 @@ class LocalBroker:
         self, settings: Settings, address: str, machine: StateMachine, driver: Driver
     ) -> None:
         """Report the node of `settings`; clients dial `address`."""
-        self.group: str = settings.group
+        self.group: str = settings.broker_group
         self.broker_id: int = settings.node_id
         self.start_ms: int = unix_ms()
         self._cluster_id, self._address = settings.cluster_id, address

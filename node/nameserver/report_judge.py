@@ -93,9 +93,8 @@ class ReportJudge:
             return addresses
 
         own_id = NO_BROKER if is_standalone else settings.node_id
-        judge = cls(
-            settings.cluster_id, settings.group, settings.secret(), own_id=own_id, known=known
-        )
+        group = settings.broker_group
+        judge = cls(settings.cluster_id, group, settings.secret(), own_id=own_id, known=known)
         if is_standalone and judge._challenges is None and not settings.peers:
             _log.warning("no broker is believed: %s, or peers of one group", _SECRET)
         return judge

@@ -13,10 +13,10 @@ from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 
 _FINDING_COLUMNS = (
-    "replica", "kind", "file", "at", "field", "expected", "found", "position", "index",
+    "replica", "kind", "file", "at", "field", "expected", "found", "log_position", "index",
 )  # fmt: skip
 _REPLICA_COLUMNS = (
-    "replica", "verdict", "directory", "entry_count", "record_count", "end_position",
+    "replica", "verdict", "directory", "entry_count", "record_count", "end_log_position",
     "unchecked_bytes", "finding_count", "first_bad_index", "first_bad_file", "first_bad_byte",
 )  # fmt: skip
 
@@ -28,9 +28,9 @@ _REPLICA_COLUMNS = (
 def audit(directories: tuple[str, ...], master: str | None) -> Printout:
     """Check every record of every replica, and the replicas against each other.
 
-    Name the store directories of the stopped nodes of one group, or backups of them. CRC and chain,
-    consume queues against the log, gaps, and whether the replicas hold the same bytes up to where
-    any of them knows the log as committed. Changes nothing.
+    Name the store directories of the stopped nodes of one broker group, or backups of them. CRC and
+    chain, consume queues against the log, gaps, and whether the replicas hold the same bytes up to
+    where any of them knows the log as committed. Changes nothing.
 
     \b
     Verdicts:

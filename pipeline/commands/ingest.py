@@ -22,9 +22,9 @@ from qlog.progress import progress_bars
     "--from",
     "starting",
     metavar="PLACE",
-    default="earliest",
+    default="first",
     show_default=True,
-    help="Where a new table begins: earliest, latest, an offset, @TIME, or JSON by queue.",
+    help="Where a new table begins: first, end, an offset, @TIME, or JSON by queue.",
 )
 @click.option("--follow", is_flag=True, help="Go on as the topics grow, until Ctrl-C.")
 @click.option(

@@ -20,7 +20,7 @@ from qlog.progress import progress_bars
     "--from",
     "startingOffsets",
     metavar="PLACE",
-    help="Where to begin in a topic: earliest, latest, an offset, @TIME, or JSON by queue.",
+    help="Where to begin in a topic: first, end, an offset, @TIME, or JSON by queue.",
 )
 @click.option("--until", "endingOffsets", metavar="PLACE", help="Where to end, in the same way.")
 @click.option("--where", default="", metavar="SQL", help="A condition on the columns.")

@@ -79,16 +79,16 @@ class AuditedReplica:
     container: str = ""
     first_index: int | None = None
     last_index: int | None = None
-    begin_position: int = 0
-    end_position: int = 0
-    committed_position: int = 0
-    """The highest committed position that this replica knows."""
+    first_log_position: int = 0
+    end_log_position: int = 0
+    committed_log_position: int = 0
+    """The highest committed log position that this replica knows."""
     entry_count: int = 0
     record_count: int = 0
     unchecked_bytes: int = 0
     finding_count: int = 0
     first_bad_index: int | None = None
-    first_bad_position: int | None = None
+    first_bad_log_position: int | None = None
     first_bad_file: str | None = None
     first_bad_byte: int | None = None
 
@@ -111,7 +111,7 @@ class ReplicaFinding:
             "field": own.field,
             "expected": own.expected,
             "found": own.actual,
-            "position": own.position if own.position >= 0 else None,
+            "log_position": own.position if own.position >= 0 else None,
             "index": own.entry_index if own.entry_index >= 0 else None,
         }
 
@@ -230,9 +230,9 @@ class _Verdict:
                 number,
                 log.root,
                 container="ledger" if log.is_ledger else "commit_log",
-                begin_position=log.begin_position,
-                end_position=log.end_position,
-                committed_position=log.visible_position,
+                first_log_position=log.begin_position,
+                end_log_position=log.end_position,
+                committed_log_position=log.visible_position,
             )
             for number, log in enumerate(logs)
         ]
@@ -406,6 +406,6 @@ class _Verdict:
         worst = [finding for finding in findings if finding.kind in _DAMAGE] or findings
         first = min(worst, key=lambda finding: finding.position)
         replica.first_bad_file, replica.first_bad_byte = first.path, first.at
-        replica.first_bad_position = first.position if first.position >= 0 else None
+        replica.first_bad_log_position = first.position if first.position >= 0 else None
         index = next((f.entry_index for f in worst if f.entry_index >= 0), None)
         replica.first_bad_index = first.entry_index if first.entry_index >= 0 else index

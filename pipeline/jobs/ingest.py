@@ -52,11 +52,11 @@ def ingest(
     by topic and by the date of the store time (UTC). Raises PipelineError and QuorumlogError before
     it begins.
     """
-    given = {"startingOffsets": "earliest", "maxRecordsPerTrigger": str(RECORDS_PER_BATCH)}
+    given = {"startingOffsets": "first", "maxRecordsPerTrigger": str(RECORDS_PER_BATCH)}
     given |= options
     table = LakeTable(spark, path)
     # Spark uses the start of a new query only; for an old one it may have expired since.
-    begins = {"startingOffsets": "earliest"} if table.is_begun() else {}
+    begins = {"startingOffsets": "first"} if table.is_begun() else {}
     total = check_source(given | begins)
     pipeline.register(spark)
     began_s = time.monotonic()

@@ -27,9 +27,9 @@ RATE_COLUMNS: Final = (
     "body_bytes_max", "p50_ms", "p90_ms", "p99_ms", "max_ms",
 )  # fmt: skip
 LAG_COLUMNS: Final = ("minute", "group", "topic", "lag", "queue_count")
-_NEEDED: Final = "topic,tag,queue_id,queue_offset,position,born_time,store_time,body"
+_NEEDED: Final = "topic,tag,queue_id,queue_offset,log_position,born_time,store_time,body"
 _COMMITS: Final = pa.schema([
-    ("minute", pa.timestamp("us", tz="UTC")), ("position", pa.int64()), ("group", pa.string()),
+    ("minute", pa.timestamp("us", tz="UTC")), ("log_position", pa.int64()), ("group", pa.string()),
     ("topic", pa.string()), ("queue_id", pa.int32()), ("offset", pa.int64()),
 ])  # fmt: skip
 
@@ -66,7 +66,7 @@ def lags(rows: "DataFrame", commands: "DataFrame") -> "DataFrame":
     """
     spark = rows.sparkSession
     rows.createOrReplaceTempView("quorumlog_latency_rows")
-    commits = commands.select("store_time", "position", "body").mapInArrow(
+    commits = commands.select("store_time", "log_position", "body").mapInArrow(
         commits_in, ddl(_COMMITS)
     )
     commits.createOrReplaceTempView("quorumlog_latency_commits")
@@ -76,7 +76,7 @@ def lags(rows: "DataFrame", commands: "DataFrame") -> "DataFrame":
                 max(queue_offset) + 1 as end
             from quorumlog_latency_rows group by all
         ), commits as (
-            select minute, group, topic, queue_id, max_by(offset, position) as offset
+            select minute, group, topic, queue_id, max_by(offset, log_position) as offset
             from quorumlog_latency_commits group by all
         ), minutes as (
             select minute from ends union select minute from commits

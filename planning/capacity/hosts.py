@@ -80,7 +80,7 @@ def lay_out(
     why = "" if best.group_count == by_rate else ", and more so that nodes fit onto hosts"
     counts = figures(
         "hosts",
-        group_count=(
+        broker_group_count=(
             best.group_count,
             f"{number(demand.peak_msgs_per_s)} msg/s / ({number(limits.msgs_per_s)} msg/s x "
             f"{demand.utilisation} in use){why}",

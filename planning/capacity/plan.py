@@ -48,7 +48,7 @@ class CapacityPlan:
     def row(self) -> dict[str, Any]:
         """Return the plan under stable keys."""
         return {
-            "group_bottleneck": self.limits.bottleneck.name,
+            "broker_group_bottleneck": self.limits.bottleneck.name,
             "host_bottleneck": self.layout.bottleneck,
             "warnings": list(self.warnings),
             "figures": [
@@ -74,7 +74,7 @@ def plan(demand: Demand, calibration: Calibration, formats: FormatSizes) -> Capa
     of_all = (
         *sizes.figures(demand, formats),
         *limits.figures,
-        *figures("rate", group_msgs_per_s=(limits.msgs_per_s, smallest)),
+        *figures("rate", broker_group_msgs_per_s=(limits.msgs_per_s, smallest)),
         *layout.disk,
         *_total_disk(demand, layout),
         *_network(demand, sizes, layout),

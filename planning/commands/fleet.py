@@ -26,7 +26,7 @@ _COLUMNS: Final = (
 
 @click.command()
 @load_options
-@click.option("--groups", type=click.IntRange(min=1), help="Groups.  [default: those of the plan]")
+@click.option("--broker-groups", "groups", type=click.IntRange(1), help="[default: of the plan]")
 @click.option("--hosts", type=click.IntRange(min=1), help="Hosts.  [default: those of the plan]")
 @click.option(
     "--fault",
@@ -51,7 +51,7 @@ _COLUMNS: Final = (
     "--placement",
     "is_placed_only",
     is_flag=True,
-    help="Simulate nothing: print the hosts of each group, and which of them should lead it.",
+    help="Simulate nothing: print the hosts of each broker group, and which should lead it.",
 )
 @output_option
 def fleet(
@@ -67,7 +67,7 @@ def fleet(
     output: Format,
     **load: Any,
 ) -> int:
-    """Simulate a fleet of hosts with many groups as hosts and zones fail: numbers only, no nodes.
+    """Simulate hosts with many broker groups as hosts and zones fail: numbers only, no nodes.
 
     Copies are placed with spread over zones, leaders rebalanced once a minute, copies of a lost
     host placed on others after 5 minutes (a twentieth of --duration if that is less). Times and
@@ -77,21 +77,21 @@ def fleet(
 
     \b
     Keys of -o json:
-      host_count, group_count, seed, faults, acked_share, acked_share_min, failover_count,
-      failover_p50_s, failover_p99_s, failover_max_s, repair_size_bytes, repair_bytes_per_s_max,
-      hand_over_count, replaced_count, unplaced_count, lost_count, no_quorum_count_max,
-      hot_ratio_max, hot_ratio_end, samples
+      host_count, broker_group_count, seed, faults, acked_share, acked_share_min,
+      failover_count, failover_p50_s, failover_p99_s, failover_max_s, repair_size_bytes,
+      repair_bytes_per_s_max, hand_over_count, replaced_count, unplaced_count, lost_count,
+      no_quorum_count_max, hot_ratio_max, hot_ratio_end, samples
       samples: at_s, event, acked_share, leaderless_count, no_quorum_count, behind_count,
         down_count, hot_ratio, repair_bytes_per_s
-    With --placement an array of: group, leader, hosts
+    With --placement an array of: broker_group, leader, hosts
 
     \b
     Examples:
-      qlog fleet --rate 3Mmsg/s --size 1KiB --batch 50 --zones 3 --groups 300 --hosts 30
+      qlog fleet --rate 3Mmsg/s --size 1KiB --batch 50 --zones 3 --broker-groups 300 --hosts 30
       qlog fleet --rate 100kmsg/s --size 1KiB --zones 3 --fault zone:z0@60+600 --plot fleet.png
       qlog fleet --rate 1Mmsg/s --size 512 --zones 3 --random-faults 20 -o json | jq .acked_share
 
-    Ends with 0, or with 1 when a group lost its quorum or its log.
+    Ends with 0, or with 1 when a broker group lost its quorum or its log.
     """
     from planning.capacity.demand import DemandError
     from planning.capacity.fleet.simulation import FleetSimulation
@@ -107,7 +107,7 @@ def fleet(
         if is_placed_only and plot is not None:
             raise click.UsageError("--placement simulates nothing that --plot could draw")
         if is_placed_only:
-            print_rows(_placement(simulation), output, columns=("group", "leader", "hosts"))
+            print_rows(_placement(simulation), output, columns=("broker_group", "leader", "hosts"))
             return ExitCode.OK
         report = simulation.run()
     except DemandError as error:
@@ -120,7 +120,7 @@ def fleet(
     sums = report.row()
     record = {
         "host_count": len(scenario.hosts),
-        "group_count": scenario.group_count,
+        "broker_group_count": scenario.group_count,
         "seed": scenario.seed,
         "faults": [str(fault) for fault in scenario.faults],
         **sums,
@@ -139,7 +139,7 @@ def fleet(
 def _placement(simulation: "FleetSimulation") -> list[dict[str, Any]]:
     return [
         {
-            "group": group.name,
+            "broker_group": group.name,
             "leader": group.leader,
             "hosts": [copy.host for copy in group.copies],
         }

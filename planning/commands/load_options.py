@@ -38,7 +38,7 @@ _OPTIONS: Final = (
             help="Messages of a batch; 1 asks for most."),
     _option("--retention", "retention_s", type=SPAN, default="3d", metavar="TIME",
             help="Time for which messages are kept."),
-    _option("--copies", type=int, default=3, help="Nodes of a group."),
+    _option("--copies", type=int, default=3, help="Nodes of a broker group."),
     _option("--consumers", "consumer_count", type=int, default=1,
             help="Consumer groups that read every message."),
     _option("--zones", type=int, default=1, help="Zones over which the copies are spread."),

@@ -19,15 +19,15 @@ _COLUMNS = ("part", "figure", "value", "formula")
 @load_options
 @printed
 def plan(calibration: str | None, **load: Any) -> Printout:
-    """Say what a load needs: disks, network, memory, groups, nodes, hosts, and times after a fault.
+    """Say what a load needs: disks, network, memory, broker groups, hosts, and times after a fault.
 
     Each figure stands beside its formula with the numbers put in. Sizes follow from the formats of
-    the files; rates and times from a calibration, which qlog bench calibrate writes. A group is the
-    nodes that hold the same log; a host runs several nodes. docs/planning.md explains the figures.
+    the files; rates and times from a calibration, which qlog bench calibrate writes. A broker group
+    is the nodes of one log; a host runs several nodes. docs/planning.md explains the figures.
 
     \b
     Keys of -o json:
-      calibration, group_bottleneck, host_bottleneck, warnings, figures
+      calibration, broker_group_bottleneck, host_bottleneck, warnings, figures
       figures: part, figure, value, unit, formula
 
     \b
@@ -50,7 +50,8 @@ def plan(calibration: str | None, **load: Any) -> Printout:
     except DemandError as error:
         raise usage_error(error) from None
     record = {"calibration": calibrated.source, **plan_made.row()}
-    head = {key: record[key] for key in ("calibration", "group_bottleneck", "host_bottleneck")}
+    names = "calibration", "broker_group_bottleneck", "host_bottleneck"
+    head = {name: record[name] for name in names}
     rows = [
         {"part": figure.part, "figure": figure.name, "value": figure.text,
          "formula": figure.formula}

@@ -47,7 +47,7 @@ def _host(text: str) -> tuple[str, tuple[int, ...]]:
     type=click.Choice(["count", "load"]),
     default="count",
     show_default=True,
-    help="The load of a group: 1, or the bytes that it appends in a second.",
+    help="The load of a broker group: 1, or the bytes that it appends in a second.",
 )
 @click.option(
     "--interval",
@@ -84,7 +84,7 @@ async def rebalance(
     \b
     Keys of -o json:
       applied, hot_ratio_before, hot_ratio_after, hot_above, moves, hosts
-      moves: group, source, source_node_id, target, target_node_id, term
+      moves: broker_group, source, source_node_id, target, target_node_id, term
       hosts: host, load_before, load_after
 
     \b
@@ -108,9 +108,10 @@ async def rebalance(
     rows = [seen.row(move) for move in moves]
     if is_applied:
         for row in rows:
-            done = await client.admin.transfer_leadership(row["target_node_id"], group=row["group"])
+            name, target_id = row["broker_group"], row["target_node_id"]
+            done = await client.admin.transfer_leadership(target_id, broker_group=name)
             row["term"] = done.term
-            click.echo(f"group {row['group']}: node {done.leader_id} leads", err=True)
+            click.echo(f"broker group {name}: node {done.leader_id} leads", err=True)
     record = _record(seen, moves, rows, is_applied=is_applied)
     is_hot = record["hot_ratio_after"] > record["hot_above"]
     return Printout(record, exit_code=ExitCode.FINDINGS if is_hot else ExitCode.OK)
@@ -130,20 +131,20 @@ class SeenLeaders:
         self._nodes: dict[tuple[str, str], int] = {}
         self.groups: list[LedGroup] = []
         self.hosts: set[str] = set()
-        for group in status.groups:
-            own = [node for node in nodes if node.group == group.group]
+        for group in status.broker_groups:
+            own = [node for node in nodes if node.broker_group == group.broker_group]
             leader = next((n for n in own if n.role == "leader" and n.term == group.term), None)
             able = [node for node in own if leader is not None and _may_lead(node, leader)]
             for node in able:
-                key = group.group, self._host_of[node.node_id]
+                key = group.broker_group, self._host_of[node.node_id]
                 # Two copies on one host: the leader, else the first, speaks for it.
                 if key not in self._nodes or node is leader:
                     self._nodes[key] = node.node_id
             self.hosts |= {self._host_of[node.node_id] for node in able}
-            load = 1.0 if loads is None else loads.get(group.group, 0.0)
+            load = 1.0 if loads is None else loads.get(group.broker_group, 0.0)
             self.groups.append(
                 LedGroup(
-                    group.group,
+                    group.broker_group,
                     None if leader is None else self._host_of[leader.node_id],
                     tuple(sorted({self._host_of[node.node_id] for node in able})),
                     load,
@@ -160,7 +161,7 @@ class SeenLeaders:
     def row(self, move: LeaderMove) -> dict[str, Any]:
         """Return a move with the nodes that hand over and take over."""
         return {
-            "group": move.group,
+            "broker_group": move.group,
             "source": move.source,
             "source_node_id": self._nodes[move.group, move.source],
             "target": move.target,
@@ -212,7 +213,7 @@ def appended_sizes(before: "ClusterStatus", after: "ClusterStatus") -> dict[str,
         if not is_down(node):
             grown = node.appended_size_bytes_total - then.get(node.node_id, 0)
             # A node that was started again counts from 0.
-            sizes[node.group] = sizes.get(node.group, 0.0) + max(grown, 0)
+            sizes[node.broker_group] = sizes.get(node.broker_group, 0.0) + max(grown, 0)
     return sizes
 
 

@@ -54,11 +54,11 @@ async def status(client: "Client") -> Printout:
 
     \b
     Keys of -o json:
-      cluster_id, leader_id, term, healthy, problems, groups, nodes
-      groups: group, leader_id, term (the first one's are also above)
-      nodes: node_id, group, address, role, term, first_index, last_index, durable_index,
-        commit_index, applied_index, lag_count, standing, flush, disk_state, disk_used_ratio,
-        is_draining, loss_from_index, uptime_ms, version, pid, detail
+      cluster_id, leader_id, term, healthy, problems, broker_groups, nodes
+      broker_groups: broker_group, leader_id, term (the first one's are also above)
+      nodes: node_id, broker_group, address, role, term, first_index, last_index,
+        durable_index, commit_index, applied_index, lag_count, standing, flush, disk_state,
+        disk_used_ratio, is_draining, loss_from_index, uptime_ms, version, pid, detail
 
     \b
     Examples:
@@ -77,12 +77,11 @@ async def status(client: "Client") -> Printout:
         "term": statuses.term,
         "healthy": not wrong,
         "problems": wrong,
-        "groups": [
-            {"group": one.group, "leader_id": one.leader_id or None, "term": one.term}
-            for one in statuses.groups
+        "broker_groups": [
+            asdict(one) | {"leader_id": one.leader_id or None} for one in statuses.broker_groups
         ],
     }
-    hidden = {"problems"} if len(statuses.groups) > 1 else {"problems", "groups"}
+    hidden = {"problems"} if len(statuses.broker_groups) > 1 else {"problems", "broker_groups"}
     short = [{key: row.get(key) for key in SHORT_COLUMNS} for row in rows]
     return Printout(
         {**summary, "nodes": [{key: row.get(key) for key in STATUS_COLUMNS} for row in rows]},
@@ -103,7 +102,7 @@ async def list_nodes(client: "Client", interval: float) -> list[dict[str, Any]]:
 
     \b
     Keys of -o json:
-      cluster_id, group (the broker group), node_id, address, role, version, in_tps, out_tps,
+      cluster_id, broker_group, node_id, address, role, version, in_tps, out_tps,
       in_flight_kib, space, activated
 
     \b
@@ -123,14 +122,14 @@ async def transfer_leader(client: "Client", node_id: int | None, group: str) -> 
 
     \b
     Keys of -o json:
-      leader_id, term, group
+      leader_id, term, broker_group
 
     \b
     Examples:
       qlog cluster transfer-leader
       qlog cluster transfer-leader 2 -o json
     """
-    return await client.admin.transfer_leadership(node_id or 0, group=group)
+    return await client.admin.transfer_leadership(node_id or 0, broker_group=group)
 
 
 @cluster.command()
@@ -245,7 +244,7 @@ async def list_members(client: "Client", group: str) -> list[Row]:
       qlog cluster members list
       qlog cluster members list -o jsonl
     """
-    return _member_rows((await client.admin.node_status(group=group)).members)
+    return _member_rows((await client.admin.node_status(broker_group=group)).members)
 
 
 @members.command()
@@ -268,7 +267,7 @@ async def add(
       qlog cluster members add 4 --address 127.0.0.1:8084 --peer-address 127.0.0.1:40914
     """
     members = await client.admin.add_learner(
-        node_id, address=address, peer_address=peer_address, group=group
+        node_id, address=address, peer_address=peer_address, broker_group=group
     )
     return _member_rows(members)
 

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from quorumlog.records.queues import Queue
 
 _POP_COLUMNS = (
-    "topic", "queue_id", "group", "offset", "next_offset", "in_flight_count", "waiting_count",
-    "delivery_count_max", "first_visible_unix_ms", "is_full",
-    "held_reason",
+    "topic", "queue_id", "broker_group", "offset", "next_offset", "in_flight_count",
+    "waiting_count", "delivery_count_max", "first_visible_unix_ms", "is_full", "held_reason",
 )  # fmt: skip
 
 
@@ -61,8 +60,7 @@ async def describe(client: "Client", name: str) -> Printout:
     \b
     Keys of -o json:
       group, member_count, lag_count, topics, client_ids, warnings, queues
-      queues: group (the broker group), topic, queue_id, offset, min_offset, max_offset,
-        lag_count
+      queues: broker_group, topic, queue_id, offset, first_offset, end_offset, lag_count
 
     \b
     Examples:
@@ -229,7 +227,7 @@ def reset(
 
     \b
     Keys of -o json:
-      group (the broker group), topic, queue_id, offset
+      broker_group, topic, queue_id, offset
 
     \b
     Examples:
@@ -255,7 +253,7 @@ def reset(
 
     offsets = ask(server, move)
     rows = [
-        {"group": q.group, "topic": q.topic, "queue_id": q.queue_id, "offset": offset}
+        {"broker_group": q.broker_group, "topic": q.topic, "queue_id": q.queue_id, "offset": offset}
         for q, offset in sorted(offsets.items())
     ]
     return Printout(rows, omits_group=True)
@@ -272,7 +270,7 @@ async def progress(client: "Client", name: str) -> Printout:
 
     \b
     Keys of -o json:
-      topic, group (the broker group), queue_id, broker_offset, consumer_offset, client_id, diff,
+      topic, broker_group, queue_id, broker_offset, consumer_offset, client_id, diff,
       last_time
 
     \b
@@ -285,9 +283,9 @@ async def progress(client: "Client", name: str) -> Printout:
     rows = [
         {
             "topic": queue.topic,
-            "group": queue.group,
+            "broker_group": queue.broker_group,
             "queue_id": queue.queue_id,
-            "broker_offset": queue.max_offset,
+            "broker_offset": queue.end_offset,
             "consumer_offset": queue.offset,
             "client_id": queue.client_id or None,
             "diff": queue.lag_count,
@@ -311,7 +309,7 @@ async def pop(client: "Client", name: str) -> Printout:
 
     \b
     Keys of -o json:
-      topic, queue_id, group (the broker group), offset, next_offset, in_flight_count,
+      topic, queue_id, broker_group, offset, next_offset, in_flight_count,
       waiting_count (behind an earlier one of their message group), delivery_count_max,
       first_visible_unix_ms, is_full, held_reason
 

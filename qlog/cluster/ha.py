@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from quorumlog.client import Client
 
 _NODE_COLUMNS = (
-    "node_id", "role", "mode", "epoch", "standing", "end_position", "confirm_position",
-    "acked_position", "lag_size_bytes", "is_in_sync", "is_connected", "losses", "detail",
+    "node_id", "role", "mode", "epoch", "standing", "end_log_position", "confirm_log_position",
+    "acked_log_position", "lag_size_bytes", "is_in_sync", "is_connected", "losses", "detail",
 )  # fmt: skip
 _LOSS_COLUMNS = (
-    "node_id", "epoch", "lo_position", "hi_position", "size_bytes", "record_count",
+    "node_id", "epoch", "first_log_position", "end_log_position", "size_bytes", "record_count",
     "acked_record_count", "is_exact", "unix_ms", "file",
 )  # fmt: skip
 
@@ -35,17 +35,17 @@ def ha() -> None:
 async def status(client: "Client") -> Printout:
     """Show the master, what each replica holds, and what was lost by changes of masters.
 
-    Positions are bytes of the log. Readers see the log up to confirm_position. A replica is in sync
-    when it counts as a copy and holds all that readers see. A loss is always the end of a log: the
-    bytes are in the file that it names, which 'qlog store inspect' opens.
+    A log position is a byte of the log. Readers see the log up to confirm_log_position. A replica
+    is in sync when it counts as a copy and holds all that readers see. A loss is always the end of
+    a log: the bytes are in the file that it names, which 'qlog store inspect' opens.
 
     \b
     Keys of -o json:
-      group, master_id, epoch, mode, copies, node_count, in_sync (node ids), healthy, problems,
-        nodes, losses
-      nodes: node_id, role, mode, epoch, standing, end_position, confirm_position,
-        acked_position, lag_size_bytes, is_in_sync, is_connected, losses (how many), detail
-      losses: node_id, epoch, lo_position, hi_position, size_bytes, record_count,
+      broker_group, master_id, epoch, mode, copies, node_count, in_sync (node ids), healthy,
+        problems, nodes, losses
+      nodes: node_id, role, mode, epoch, standing, end_log_position, confirm_log_position,
+        acked_log_position, lag_size_bytes, is_in_sync, is_connected, losses (how many), detail
+      losses: node_id, epoch, first_log_position, end_log_position, size_bytes, record_count,
         acked_record_count, is_exact, unix_ms, file
 
     \b
@@ -82,7 +82,7 @@ async def promote(client: "Client", node_id: int) -> "HaPromotion":
 
     \b
     Keys of -o json:
-      master_id, epoch, start_position
+      master_id, epoch, start_log_position
 
     \b
     Examples:
@@ -97,7 +97,7 @@ def _summary(group: "HaGroup") -> dict[str, Any]:
     newest = max(up, key=lambda node: node.epoch, default=None)
     master = group.master
     return {
-        "group": newest.group if newest else None,
+        "broker_group": newest.broker_group if newest else None,
         "master_id": master.node_id if master else None,
         "epoch": newest.epoch if newest else None,
         "mode": (master or newest).mode if newest else None,
@@ -121,12 +121,12 @@ def _node_rows(group: "HaGroup") -> list[dict[str, Any]]:
             row["losses"] = len(node.losses)
         replica = seen.get(node.node_id)
         if replica is not None:
-            is_known = replica.acked_position >= 0
-            row["acked_position"] = replica.acked_position if is_known else None
+            is_known = replica.acked_log_position >= 0
+            row["acked_log_position"] = replica.acked_log_position if is_known else None
             row["lag_size_bytes"] = replica.lag_size_bytes if is_known else None
             row["is_in_sync"], row["is_connected"] = replica.is_in_sync, replica.is_connected
         elif master is not None and master.node_id == node.node_id:
-            row |= {"acked_position": master.durable_position, "lag_size_bytes": 0}
+            row |= {"acked_log_position": master.durable_log_position, "lag_size_bytes": 0}
             row |= {"is_in_sync": True, "is_connected": True}
         rows.append(row)
     return rows
@@ -137,7 +137,8 @@ def _loss_rows(group: "HaGroup") -> list[dict[str, Any]]:
     for node in group.nodes:
         for loss in () if is_down(node) else node.losses:
             row = {key: getattr(loss, key) for key in _LOSS_COLUMNS if hasattr(loss, key)}
-            row |= {"node_id": node.node_id, "size_bytes": loss.hi_position - loss.lo_position}
+            row["size_bytes"] = loss.end_log_position - loss.first_log_position
+            row["node_id"] = node.node_id
             for key in ("record_count", "acked_record_count"):
                 row[key] = row[key] if row[key] >= 0 else None
             row["file"] = row["file"] or None

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _STATUS_COLUMNS = (
-    "server", "node_id", "group", "state", "address", "leader", "term", "commit_index",
+    "server", "node_id", "broker_group", "state", "address", "leader", "term", "commit_index",
     "applied_index", "journal_size_bytes", "directory_size_bytes", "directory_size_bytes_max",
     "refused_connections", "refused_reports", "is_encrypted", "failure", "problem",
 )  # fmt: skip
 _SHORT_COLUMNS = (
-    "server", "node_id", "group", "state", "address", "leader", "term", "commit_index", "failure",
-    "problem",
+    "server", "node_id", "broker_group", "state", "address", "leader", "term", "commit_index",
+    "failure", "problem",
 )  # fmt: skip
 _SHARE_COLUMNS = (
-    "group", "kind", "cluster", "master_id", "epoch", "read_queue_count", "write_queue_count",
-    "permission", "in_sync",
+    "broker_group", "kind", "cluster", "master_id", "epoch", "read_queue_count",
+    "write_queue_count", "permission", "in_sync",
 )  # fmt: skip
 _BROKER_COLUMNS = (
-    "group", "broker_id", "role", "address", "ha_address", "epoch", "silent_ms",
+    "broker_group", "broker_id", "role", "address", "ha_address", "epoch", "silent_ms",
 )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def nameserver(file: str | None, **flags: Any) -> int:
     log. Settings may also come from the file and the environment, as those of `qlog serve` do;
     without a password only loopback addresses are allowed. Nodes that have no replica tell it
     where they are, and are believed when they have the same secret-file and cluster-id; without
-    a secret, only those that the file names as `peers` of `group`.
+    a secret, only those that the file names as `peers` of `broker_group`.
 
     \b
     Examples:
@@ -104,35 +104,36 @@ _command = command_with(_ask)
 @nameserver.command()
 @_command
 async def status(client: "NameServers") -> Printout:
-    """Show every replica and every group that is known.
+    """Show every replica and every broker group that is known.
 
     state is leader, follower, no_leader, joining (it counts for nothing), stopped, failed, off (the
     node has no replica) or down; failure says why. problem says why the directory does not know
-    that node as it is. problems has the groups that can elect no master, or have had no master for
-    15 s, and why.
+    that node as it is. problems has the broker groups that can elect no master, or have had no
+    master for 15 s, and why.
 
     \b
     Keys of -o json:
-      leader, healthy, problems, replicas, groups
-      problems: by group, a text
-      replicas: server, node_id, group, state, address, leader, term, commit_index, applied_index,
-        journal_size_bytes, directory_size_bytes, directory_size_bytes_max, refused_connections,
-        refused_reports, is_encrypted, failure, problem
-      groups: group, kind, cluster, master_id, epoch, read_queue_count, write_queue_count,
-        permission, brokers (as those of 'qlog nameserver route'), in_sync
+      leader, healthy, problems, replicas, broker_groups
+      problems: by broker group, a text
+      replicas: server, node_id, broker_group, state, address, leader, term, commit_index,
+        applied_index, journal_size_bytes, directory_size_bytes, directory_size_bytes_max,
+        refused_connections, refused_reports, is_encrypted, failure, problem
+      broker_groups: broker_group, kind, cluster, master_id, epoch, read_queue_count,
+        write_queue_count, permission, brokers (as those of 'qlog nameserver route'), in_sync
 
     \b
     Examples:
       qlog nameserver status
       qlog nameserver status -o json | jq .leader
 
-    Ends with 0 when there is a leader, every replica runs and no group has a problem, else with 1.
+    Ends with 0 when there is a leader, every replica runs and no broker group has a problem, else
+    with 1.
     """
     replicas = await client.status()
     is_up = any(one.state not in ("off", "down", "failed", "stopped") for one in replicas)
-    groups = await client.groups() if is_up else []
+    groups = await client.broker_groups() if is_up else []
     leader = next((one.leader for one in replicas if one.leader), None)
-    problems = {group: text for one in replicas for group, text in one.group_problems.items()}
+    problems = {k: text for one in replicas for k, text in one.broker_group_problems.items()}
     is_healthy = leader is not None and all(
         one.state in ("leader", "follower", "off") for one in replicas
     )
@@ -146,7 +147,7 @@ async def status(client: "NameServers") -> Printout:
     head = {"leader": leader, "healthy": is_healthy, "problems": problems}
     short = [{key: row[key] for key in _SHORT_COLUMNS} for row in rows]
     return Printout(
-        {**head, "replicas": rows, "groups": [_share_row(group) for group in groups]},
+        {**head, "replicas": rows, "broker_groups": [_share_row(group) for group in groups]},
         table=[{**head, "problems": shown}, TableRows(_SHORT_COLUMNS, short), _broker_rows(groups)],
         exit_code=ExitCode.OK if is_healthy else ExitCode.FINDINGS,
     )
@@ -157,12 +158,12 @@ async def status(client: "NameServers") -> Printout:
 @click.option("--rocketmq", is_flag=True, help="Print RocketMQ's TopicRouteData instead.")
 @_command
 async def route(client: "NameServers", topic: str, rocketmq: bool) -> Printout:
-    """Show which groups serve a topic, with how many queues, and where their brokers are.
+    """Show which broker groups serve a topic, with how many queues, and where their brokers are.
 
     \b
     Keys of -o json:
-      group, kind, cluster, master_id, epoch, read_queue_count, write_queue_count, permission,
-        brokers, in_sync
+      broker_group, kind, cluster, master_id, epoch, read_queue_count, write_queue_count,
+        permission, brokers, in_sync
       brokers: broker_id, address, ha_address, role, epoch, silent_ms
 
     \b
@@ -256,7 +257,7 @@ def _share_row(share: "ListedTopicShare") -> dict[str, Any]:
 
 def _broker_rows(shares: "list[ListedTopicShare] | tuple[ListedTopicShare, ...]") -> TableRows:
     rows = [
-        {"group": share.group, **dataclasses.asdict(broker)}
+        {"broker_group": share.broker_group, **dataclasses.asdict(broker)}
         for share in shares
         for broker in share.brokers
     ]

@@ -13,21 +13,22 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 STATUS_COLUMNS = (
-    "node_id", "group", "address", "role", "term", "first_index", "last_index", "durable_index",
-    "commit_index", "applied_index", "lag_count", "standing", "flush", "disk_state",
-    "disk_used_ratio", "is_draining", "loss_from_index", "uptime_ms", "version", "pid", "detail",
+    "node_id", "broker_group", "address", "role", "term", "first_index", "last_index",
+    "durable_index", "commit_index", "applied_index", "lag_count", "standing", "flush",
+    "disk_state", "disk_used_ratio", "is_draining", "loss_from_index", "uptime_ms", "version",
+    "pid", "detail",
 )  # fmt: skip
 SHORT_COLUMNS = (
-    "group", "node_id", "address", "role", "standing", "lag_count", "commit_index", "term",
+    "broker_group", "node_id", "address", "role", "standing", "lag_count", "commit_index", "term",
     "last_index", "applied_index", "flush", "disk_state", "detail",
 )  # fmt: skip
 TOP_COLUMNS = (
-    "group", "node_id", "address", "role", "term", "last_index", "commit_index", "applied_index",
-    "lag_count", "msgs_per_s", "mb_per_s", "pulls_per_s", "busy_per_s", "in_flight_kib",
-    "disk_used_ratio", "standing", "uptime_ms", "detail",
+    "broker_group", "node_id", "address", "role", "term", "last_index", "commit_index",
+    "applied_index", "lag_count", "msgs_per_s", "mb_per_s", "pulls_per_s", "busy_per_s",
+    "in_flight_kib", "disk_used_ratio", "standing", "uptime_ms", "detail",
 )  # fmt: skip
 _LIST_KEYS = {
-    "group": "group", "node_id": "node_id", "address": "address", "role": "role",
+    "broker_group": "broker_group", "node_id": "node_id", "address": "address", "role": "role",
     "version": "version", "in_tps": "msgs_per_s", "out_tps": "records_out_per_s",
     "in_flight_kib": "in_flight_kib", "space": "disk_used_ratio", "activated": "activated",
 }  # fmt: skip
@@ -51,13 +52,13 @@ def status_rows(status: "ClusterStatus") -> list[Row]:
     leaders = {group: leader_of(status, group) for group in groups_of(status)}
     rows = []
     for node in status.nodes:
-        leader = leaders[node.group]
+        leader = leaders[node.broker_group]
         if is_down(node):
             row = {"node_id": node.node_id, "address": node.address, "role": "down"}
             cause = node.error.removeprefix(f"{node.address}: ").removesuffix(
                 "; is the node running?"
             )
-            rows.append({**row, "group": node.group, "detail": cause})
+            rows.append({**row, "broker_group": node.broker_group, "detail": cause})
         else:
             row = {key: getattr(node, key) for key in STATUS_COLUMNS if hasattr(node, key)}
             row["address"] = addresses.get(node.node_id)
@@ -65,13 +66,12 @@ def status_rows(status: "ClusterStatus") -> list[Row]:
             row["disk_used_ratio"] = round(node.disk_used_ratio, 4)
             row["loss_from_index"] = node.loss_from_index if node.loss_from_index >= 0 else None
             rows.append(row)
-    return sorted(rows, key=lambda row: (row["group"], row["node_id"], row["address"] or ""))
+    return sorted(rows, key=lambda row: (row["broker_group"], row["node_id"], row["address"] or ""))
 
 
 def groups_of(status: "ClusterStatus") -> list[str]:
     """Return the broker groups by name."""
-    names = {group.group for group in status.groups} | {node.group for node in status.nodes}
-    return sorted(names)
+    return sorted({one.broker_group for one in (*status.broker_groups, *status.nodes)})
 
 
 def is_down(node: object) -> "TypeIs[NodeDown]":
@@ -83,7 +83,7 @@ def is_down(node: object) -> "TypeIs[NodeDown]":
 
 def leader_of(status: "ClusterStatus", group: str) -> "NodeStatus | None":
     """Return the node that leads a group in the newest term; older leaders may still answer."""
-    nodes = [node for node in status.nodes if node.group == group]
+    nodes = [node for node in status.nodes if node.broker_group == group]
     leaders = [node for node in nodes if not is_down(node) and node.role == "leader"]
     return max(leaders, key=lambda node: node.term, default=None)
 
@@ -94,7 +94,7 @@ def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
     groups = groups_of(status)
     for group in groups or [""]:
         if leader_of(status, group) is None:
-            where = f" of group {group}" if len(groups) > 1 else ""
+            where = f" of broker group {group}" if len(groups) > 1 else ""
             texts.append(f"no node{where} leads: appends wait until one does")
     for row in rows:
         name = f"node {row['node_id']}"

@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from quorumlog.client import Client
 
 _HEADS = {
-    "group": "group", "node_id": "node", "address": "address", "role": "role", "term": "term",
-    "last_index": "last", "commit_index": "commit", "applied_index": "applied", "lag_count": "lag",
-    "msgs_per_s": "msg/s", "mb_per_s": "MB/s", "pulls_per_s": "pulls/s", "busy_per_s": "busy/s",
+    "broker_group": "broker group", "node_id": "node", "address": "address", "role": "role",
+    "term": "term", "last_index": "last", "commit_index": "commit", "applied_index": "applied",
+    "lag_count": "lag", "msgs_per_s": "msg/s", "mb_per_s": "MB/s", "pulls_per_s": "pulls/s",
+    "busy_per_s": "busy/s",
     "in_flight_kib": "in flight KiB", "disk_used_ratio": "disk", "standing": "standing",
     "uptime_ms": "up", "detail": "detail",
 }  # fmt: skip
@@ -82,8 +83,8 @@ def top(interval: float, once: bool, server: str | None, output: Format) -> int:
     \b
     Keys of -o json:
       cluster_id, leader_id, term, problems, nodes
-      nodes: group, node_id, address, role, term, last_index, commit_index, applied_index,
-        lag_count, msgs_per_s, mb_per_s, pulls_per_s, busy_per_s, in_flight_kib,
+      nodes: broker_group, node_id, address, role, term, last_index, commit_index,
+        applied_index, lag_count, msgs_per_s, mb_per_s, pulls_per_s, busy_per_s, in_flight_kib,
         disk_used_ratio, standing, uptime_ms, detail
 
     \b
@@ -161,7 +162,7 @@ def status_table(
     rows = top_rows(status, before, seconds)
     names = shown_columns(TOP_COLUMNS, rows)
     texts = [{_HEADS[name]: _short(name, row[name]) for name in names} for row in rows]
-    right = set(_HEADS.values()) - {"group", "address", "role", "standing", "detail"}
+    right = set(_HEADS.values()) - {"broker group", "address", "role", "standing", "detail"}
     lines = []
     for part in table_parts(texts, [_HEADS[name] for name in names], width, right=right):
         lines.append(Text(""))

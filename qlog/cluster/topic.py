@@ -57,7 +57,7 @@ async def create(
     \b
     Keys of -o json:
       topic, queue_count (of all groups), permission (rw, r or w), message_type, shares
-      shares: group, queue_count, permission
+      shares: broker_group, queue_count, permission
 
     \b
     Examples:
@@ -103,12 +103,13 @@ async def list_topics(client: "Client", with_system: bool) -> Printout:
 async def describe(client: "Client", name: str) -> Printout:
     """Show a topic and its queues.
 
-    message_count is what can still be read: max_offset - min_offset, over all queues.
+    message_count is what can still be read: end_offset - first_offset, over all queues.
 
     \b
     Keys of -o json:
       topic, queue_count, permission, message_type, shares, message_count, queues
-      queues: group, queue_id, min_offset, max_offset, message_count, last_store_unix_ms
+      queues: broker_group, queue_id, first_offset, end_offset, message_count,
+        last_store_unix_ms
 
     \b
     Examples:
@@ -120,12 +121,12 @@ async def describe(client: "Client", name: str) -> Printout:
     queues = [
         dataclasses.asdict(queue)
         | {
-            "message_count": queue.max_offset - queue.min_offset,
+            "message_count": queue.end_offset - queue.first_offset,
             "last_store_unix_ms": queue.last_store_unix_ms or None,
         }
         for queue in info.queues
     ]
-    total = sum(queue.max_offset - queue.min_offset for queue in info.queues)
+    total = sum(queue.end_offset - queue.first_offset for queue in info.queues)
     row = {**_topic_row(info), "message_count": total, "queues": queues}
     return Printout(row, omitted=_omitted(info), omits_group=True)
 
@@ -141,7 +142,7 @@ async def stats(client: "Client", name: str) -> Printout:
 
     \b
     Keys of -o json:
-      group, node_id, record_count, size_bytes, since_unix_ms, mean_size_bytes, buckets
+      broker_group, node_id, record_count, size_bytes, since_unix_ms, mean_size_bytes, buckets
       buckets: below_size_bytes, record_count
 
     \b

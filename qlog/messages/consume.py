@@ -180,9 +180,9 @@ def consume(
     \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64,
+      store_unix_ms, log_position, body_size_bytes, body_encoding (utf-8 or base64,
       then ", compressed" for a body that cannot be unpacked), body,
-      group (the broker group)
+      broker_group
 
     Bytes of keys and properties that are no UTF-8 are written as \\udcXX, which is an escape of
     JSON: Python has the bytes back by .encode("utf-8", "surrogateescape"). All output of qlog is
@@ -220,7 +220,7 @@ async def _consume(
 ) -> int:
     with stop_on_signals() as stop, progress_bars(beside_output=True) as show:
         async with connected(server) as client:
-            with_groups = len(client.groups) > 1
+            with_groups = len(client.broker_groups) > 1
             async with MessageWriter.opened(output, with_groups=with_groups) as writer:
                 if group is None:
                     work = _pull(client, job, writer, show)
@@ -279,7 +279,7 @@ async def _share(client: "Client", job: Job, group: str, writer: MessageWriter, 
     ends = None
     if job.until:
         ranges = await client.queue_offsets(job.topic, consistency="linearizable")
-        ends = {Queue(row.topic, row.queue_id, row.group): row.max_offset for row in ranges}
+        ends = {Queue(row.topic, row.queue_id, row.broker_group): row.end_offset for row in ranges}
     consumer = client.group_consumer(
         group, job.topic, position=job.position, auto_commit=False, tags=job.tags, sql=job.sql
     )

@@ -21,7 +21,9 @@ from quorumlog.standard_output import encoded
 if TYPE_CHECKING:
     from quorumlog.records.message import Message
 
-_WIDTHS = {"group": 8, "queue": 5, "offset": 10, "stored": 24, "tag": 10, "key": 16, "body": 0}
+_WIDTHS = {
+    "broker_group": 12, "queue": 5, "offset": 10, "stored": 24, "tag": 10, "key": 16, "body": 0,
+}  # fmt: skip
 
 
 class OutputFormat(enum.StrEnum):
@@ -55,7 +57,7 @@ class MessageWriter:
         """
         writer = cls(output, with_groups=with_groups)
         if output is OutputFormat.TABLE:
-            heads = {name: name for name in _WIDTHS if with_groups or name != "group"}
+            heads = {name: name for name in _WIDTHS if with_groups or name != "broker_group"}
             await writer._put(encoded(_table_line(heads)))
         yield writer
         if output is OutputFormat.JSON and not writer.is_stuck:
@@ -111,7 +113,7 @@ def _write(data: bytes, done: Future[None]) -> None:
 def _columns(message: "Message", with_group: bool) -> dict[str, str]:
     body, _ = body_text(plain_body(message)[0])
     return {
-        **({"group": message.group} if with_group else {}),
+        **({"broker_group": message.broker_group} if with_group else {}),
         "queue": str(message.queue_id),
         "offset": str(message.queue_offset),
         "stored": time_text(message.store_unix_ms),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qlog.broker_groups import broker_group_option
 from qlog.command_decorators import cluster_command
 from qlog.output import Row
 
@@ -31,10 +32,10 @@ async def status(client: "Client") -> Row:
 
     \b
     Keys of -o json:
-      held_count, groups, queues
-      groups: group, held_count, held_count_max, delay_ms_max, next_due_unix_ms (0: nothing),
-        now_unix_ms, undeliverable_count, is_loading
-      queues: group, level, delay_ms, held_count, floor_offset, max_offset
+      held_count, broker_groups, queues
+      broker_groups: broker_group, held_count, held_count_max, delay_ms_max, next_due_unix_ms (0:
+        nothing), now_unix_ms, undeliverable_count, is_loading
+      queues: broker_group, level, delay_ms, held_count, floor_offset, end_offset
 
     \b
     Examples:
@@ -45,9 +46,9 @@ async def status(client: "Client") -> Row:
     described = await client.admin.delay_status()
     return {
         "held_count": sum(status.held_count for status in described),
-        "groups": described,
+        "broker_groups": described,
         "queues": [
-            {"group": status.group, **asdict(queue)}
+            {"broker_group": status.broker_group, **asdict(queue)}
             for status in described
             for queue in status.queues
         ],
@@ -56,7 +57,7 @@ async def status(client: "Client") -> Row:
 
 @delay.command()
 @click.argument("message_id", metavar="ID")
-@click.option("--group", default="", help="Broker group that holds it; the first one by name.")
+@broker_group_option
 @cluster_command
 async def cancel(client: "Client", message_id: str, group: str) -> "CancelledDelay":
     """Have a delayed message never delivered, by the id in its receipt.
@@ -72,4 +73,4 @@ async def cancel(client: "Client", message_id: str, group: str) -> "CancelledDel
     Examples:
       qlog delay cancel 7F00000100001F910000000000000ACC
     """
-    return await client.cancel_delayed(message_id, group=group)
+    return await client.cancel_delayed(message_id, broker_group=group)

@@ -36,9 +36,9 @@ async def get(client: "Client", message_id: str) -> Row:
     \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64,
+      store_unix_ms, log_position, body_size_bytes, body_encoding (utf-8 or base64,
       then ", compressed" for a body that cannot be unpacked), body,
-      group (the broker group)
+      broker_group
 
     \b
     Examples:
@@ -76,9 +76,9 @@ async def query(
     \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64,
+      store_unix_ms, log_position, body_size_bytes, body_encoding (utf-8 or base64,
       then ", compressed" for a body that cannot be unpacked), body,
-      group (the broker group)
+      broker_group
 
     \b
     Examples:
@@ -113,9 +113,9 @@ def find(
     \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64,
+      store_unix_ms, log_position, body_size_bytes, body_encoding (utf-8 or base64,
       then ", compressed" for a body that cannot be unpacked), body,
-      group (the broker group)
+      broker_group
 
     \b
     Examples:
@@ -159,8 +159,8 @@ async def trace(client: "Client", message_id: str) -> Printout:
     \b
     Keys of -o json:
       message_id, topic, queue_id, queue_offset, is_complete, events
-      events: kind, unix_ms (null: the state says it), group, topic, queue_id, offset,
-        reconsume_times, message_id
+      events: kind, unix_ms (null: the state says it), group, producer_group, topic, queue_id,
+        offset, reconsume_times, message_id
 
     A kind is stored, half, open, committed, rolled back, given up, expired, delayed, consumed (a
     group has passed it), retried or dead.
@@ -188,6 +188,7 @@ async def trace(client: "Client", message_id: str) -> Printout:
     for event in traced.events:
         place: Row = {
             "group": event.group or None,
+            "producer_group": event.producer_group or None,
             "topic": event.topic or None,
             "queue_id": event.queue_id if event.topic else None,
             "offset": event.offset if event.topic else None,

@@ -336,7 +336,7 @@ async def _enqueue(producer: "Producer", tally: Tally, batch: list[InputMessage]
                 tag=message.tag if message.tag is not None else defaults.tag,
                 queue_id=message.queue_id if defaults.queue_id is None else defaults.queue_id,
                 properties=message.properties or None,
-                group=defaults.group,
+                broker_group=defaults.group,
                 **defaults.wish,
             )
         except QuorumlogError as error:

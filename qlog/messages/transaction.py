@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quorumlog.transactions.types import TransactionInfo
 
 _COLUMNS = (
-    "group", "transaction_id", "producer_group", "begun", "message_count", "size_bytes",
+    "broker_group", "transaction_id", "producer_group", "begun", "message_count", "size_bytes",
     "check_count", "next_check", "is_orphaned",
 )  # fmt: skip
 
@@ -41,7 +41,7 @@ async def list_transactions(client: "Client", producer_group: str, max_count: in
 
     \b
     Keys of -o json:
-      transaction_id, group (the broker group), producer_group, begun_unix_ms, message_count,
+      transaction_id, broker_group, producer_group, begun_unix_ms, message_count,
       size_bytes, check_count, next_check_unix_ms, is_orphaned
 
     \b
@@ -68,7 +68,7 @@ async def show(client: "Client", transaction_id: int, group: str) -> Printout:
 
     \b
     Keys of -o json:
-      transaction_id, group, outcome (open, committed, rolled back, given up, expired),
+      transaction_id, broker_group, outcome (open, committed, rolled back, given up, expired),
       producer_group, begun_unix_ms, check_count, next_check_unix_ms, is_orphaned, messages
 
     \b
@@ -76,11 +76,11 @@ async def show(client: "Client", transaction_id: int, group: str) -> Printout:
       qlog transaction show 1044
       qlog transaction show 1044 -o json | jq -r '.messages[].body'
     """
-    described = await client.admin.describe_transaction(transaction_id, group=group)
+    described = await client.admin.describe_transaction(transaction_id, broker_group=group)
     names = "producer_group", "begun_unix_ms", "check_count", "next_check_unix_ms", "is_orphaned"
     row: dict[str, object] = {
         "transaction_id": described.transaction_id,
-        "group": described.group,
+        "broker_group": described.broker_group,
         "outcome": described.outcome,
         **{name: getattr(described.info, name, None) for name in names},
         "messages": [message_row(message) for message in described.messages],
@@ -106,7 +106,7 @@ async def commit(client: "Client", transaction_id: int, group: str) -> Row:
       qlog transaction commit 1044
       qlog transaction commit 1044 --yes
     """
-    was_ended = await client.admin.end_transaction(transaction_id, "commit", group=group)
+    was_ended = await client.admin.end_transaction(transaction_id, "commit", broker_group=group)
     return {"transaction_id": transaction_id, "outcome": "committed", "was_ended": was_ended}
 
 
@@ -127,7 +127,7 @@ async def rollback(client: "Client", transaction_id: int, group: str) -> Row:
       qlog transaction rollback 1044
       qlog transaction rollback 1044 --yes
     """
-    was_ended = await client.admin.end_transaction(transaction_id, "rollback", group=group)
+    was_ended = await client.admin.end_transaction(transaction_id, "rollback", broker_group=group)
     return {"transaction_id": transaction_id, "outcome": "rolled back", "was_ended": was_ended}
 
 

@@ -69,9 +69,9 @@ class TargetQueue:
         client, queue, source = self._client, self.queue, self.source
         (row,) = await client.queue_offsets(queue.topic, [queue])
         last = None
-        if row.min_offset < row.max_offset:
+        if row.first_offset < row.end_offset:
             pulled = await client.pull(
-                queue.topic, queue.queue_id, row.max_offset - 1, max_count=1, group=queue.group
+                *queue, row.end_offset - 1, max_count=1, broker_group=queue.broker_group
             )
             last = pulled[0].properties if pulled else {}
         # Read behind the end: another run may go on meanwhile, and offsets of groups are never too
@@ -99,7 +99,7 @@ class TargetQueue:
                     f"choose topics with --topic, or qlog topic delete {queue.topic} and run it "
                     "again",
                 )
-        self.tail = Tail(row.min_offset, row.max_offset, stored)
+        self.tail = Tail(row.first_offset, row.end_offset, stored)
 
     async def append(self, messages: list[Message]) -> frozenset[int]:
         """Store messages of the source, each once; return the offsets of those left behind.
@@ -161,7 +161,7 @@ class TargetQueue:
             offset=next_offset,
         )
         await self._client.raw.append(
-            b"".join(records), len(records), consumed=consumed, group=queue.group
+            b"".join(records), len(records), consumed=consumed, broker_group=queue.broker_group
         )
 
     def _leave(self, offset: int, error: Exception) -> None:
@@ -193,7 +193,7 @@ async def queues_of_topic(
     The order is fixed: brokers by name, then queues by number, in both clusters. Raises TargetError
     for a topic with another count of queues, or with messages that were not copied.
     """
-    groups = len(client.groups)
+    groups = len(client.broker_groups)
     count = -(-len(sources) // groups) * groups
     assert count <= QUEUE_COUNT_MAX + groups, "limit of a route"
     try:
@@ -213,7 +213,7 @@ async def queues_of_topic(
             f"qlog topic delete {topic}, or qlog topic create {topic} --queues {count // groups} "
             "--exist-ok if it has fewer",
         )
-    queues = sorted(Queue(row.topic, row.queue_id, row.group) for row in rows)
+    queues = sorted(Queue(row.topic, row.queue_id, row.broker_group) for row in rows)
     pairs = zip(queues, sources, strict=False)  # A last round of groups may be incomplete.
     targets = [TargetQueue(client, queue, source) for queue, source in pairs]
     for target in targets:

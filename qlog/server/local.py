@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deploy.local import LocalCluster, LocalError
 
 _STATE_COLUMNS = (
-    "node_id", "group", "state", "role", "is_ready", "term", "leader_id", "commit_index",
+    "node_id", "broker_group", "state", "role", "is_ready", "term", "leader_id", "commit_index",
     "applied_index", "address", "peer_address", "http_address", "pid", "directory", "detail",
     "cluster_id",
 )  # fmt: skip
@@ -63,8 +63,8 @@ _dir_option = click.option("--dir", "directory", metavar="DIR", help="Where the 
 
 @local.command()
 @_dir_option
-@click.option("--nodes", type=int, help="How many nodes each group of a new one has.  [default: 3]")
-@click.option("--groups", type=int, help="How many groups share its topics.  [default: 1]")
+@click.option("--nodes", type=int, help="Nodes of each broker group of a new one.  [default: 3]")
+@click.option("--broker-groups", type=int, help="How many share its topics.  [default: 1]")
 @click.option("--port", type=int, help="First port of a new cluster; else free ones are found.")
 @click.option(
     "--flush",
@@ -94,14 +94,14 @@ _dir_option = click.option("--dir", "directory", metavar="DIR", help="Where the 
 def start(directory: str | None, output: Format, **given: Any) -> int:
     """Make a cluster if there is none, start the nodes that do not run, wait until they serve.
 
-    With several groups, g0, g1 and so on, each has its own nodes and log, and serves its share of
-    the queues of every topic.
+    With several broker groups, g0, g1 and so on, each has its own nodes and log, and serves its
+    share of the queues of every topic.
 
     \b
     Examples:
       qlog local start
       qlog local start --dir /tmp/try --nodes 1 --port 18080
-      qlog local start --groups 2
+      qlog local start --broker-groups 2
       qlog local start --replication sync_master && qlog ha status
       qlog local start --rocketmq
       qlog local start -o json | jq -r '.[].address'
@@ -170,7 +170,7 @@ def purge(directory: str | None, yes: bool) -> int:
 @_dir_option
 @output_option
 def status(directory: str | None, output: Format) -> int:
-    """Show every node: whether it runs, its group, its role, its addresses.
+    """Show every node: whether it runs, its broker group, its role, its addresses.
 
     A node whose role is removed is no member of the cluster any more. Ends with 0 when all others
     are ready, else with 1.
@@ -187,7 +187,7 @@ def status(directory: str | None, output: Format) -> int:
 @_dir_option
 @click.option("--node", type=int, help="The node to kill.")
 @click.option("--leader", is_flag=True, help="Kill whichever node leads.")
-@click.option("--group", help="The group whose leader that is.  [default: the first one]")
+@click.option("--broker-group", "group", help="Whose leader that is.  [default: the first one]")
 @click.option("--all", "all_nodes", is_flag=True, help="Kill every node.")
 def kill(
     directory: str | None, node: int | None, leader: bool, group: str | None, all_nodes: bool
@@ -209,7 +209,7 @@ def kill(
         if node is None:
             if group is not None and group not in cluster.groups:
                 names = ", ".join(cluster.groups)
-                what = f"there is no group {group!r}"
+                what = f"there is no broker group {group!r}"
                 raise CliError(what, f"there are {names}", "name one", ExitCode.NOT_FOUND)
             node = cluster.leader_id(group)
             if not node:
@@ -246,7 +246,7 @@ def restart(directory: str | None, node: int | None, no_wait: bool, output: Form
 def wait(directory: str | None, timeout_ms: int) -> int:
     """Wait until all nodes that run are ready and one leads; print the id of the leader.
 
-    With several groups each needs a leader, and that of the first one is printed.
+    With several broker groups each needs a leader, and that of the first one is printed.
     """
     with _explained(), _progress() as progress:
         click.echo(_opened(directory).wait_ready(timeout_ms, progress=progress))
@@ -290,7 +290,7 @@ class _Given(NamedTuple):
     """Options of the cluster from the command line; None: not given."""
 
     nodes: int | None
-    groups: int | None
+    broker_groups: int | None
     port: int | None
     flush: str | None
     replication: str | None
@@ -311,7 +311,7 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
         return LocalCluster.create(
             root,
             given.nodes or 3,
-            groups=given.groups or 1,
+            groups=given.broker_groups or 1,
             flush=given.flush or "sync",
             replication=given.replication or "raft",
             base_port=given.port,
@@ -330,14 +330,14 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
         setting=None,
     )
     differs = [
-        f"--{name}"
+        f"--{name.replace('_', '-')}"
         for name, option, value in zip(_Given._fields, given, own, strict=True)
         if option is not None and option != value
     ]
     if differs:
         raise CliError(
             f"{cluster.directory} holds a cluster that was made with another {differs[0]}",
-            f"it has {node_count} nodes in each of {_counted(group_count, 'group')}, "
+            f"it has {node_count} nodes in each of {_counted(group_count, 'broker group')}, "
             f"from port {cluster.base_port} on, flush={cluster.flush}, "
             f"replication={cluster.replication}"
             f"{', at RocketMQ ports' if cluster.has_rocketmq else ''}",
@@ -355,7 +355,7 @@ def _print_status(cluster: "LocalCluster", output: Format) -> list[dict[str, Any
         state["cluster_id"] = cluster.cluster_id
     columns = _TABLE_COLUMNS if output is Format.TABLE else _STATE_COLUMNS
     if output is Format.TABLE and len(cluster.groups) > 1:
-        columns = ("group", *columns)
+        columns = ("broker_group", *columns)
     rows = [{name: state[name] for name in columns} for state in states]
     print_rows(rows, output, columns=columns)
     return states

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FINDINGS_SHOWN = 1_000
-_FINDING_COLUMNS = ("severity", "part", "file", "at", "field", "expected", "found", "position")
+_FINDING_COLUMNS = ("severity", "part", "file", "at", "field", "expected", "found", "log_position")
 _SIZES = (
     ("--file-size", "file_size_bytes", "BYTES", "Size of a log file."),
     ("--queue-units", "consume_queue_units_per_file", None, "Units in a consume queue file."),
@@ -30,7 +30,7 @@ _SIZES = (
     ("--index-entries", "index_entry_count", None, "Entries in a key index file."),
     ("--ledger-units", "ledger_index_units_per_file", None, "Units in a file of a ledger's index."),
 )
-_ACTION_COLUMNS = ("action", "file", "position", "why", "loses")
+_ACTION_COLUMNS = ("action", "file", "log_position", "why", "loses")
 
 
 @click.group()
@@ -74,7 +74,7 @@ def _given(options: dict[str, Any]) -> "GivenSettings":
 @_layout_options
 @output_option
 def inspect(path: str, output: Format, **options: Any) -> int:
-    """Say what is in a store directory: files, positions, queues, index, marks.
+    """Say what is in a store directory: files, log positions, queues, index, marks.
 
     Reads little and changes nothing. Works beside a running server, too, and names it (held_by).
     Sizes that no file proves are RocketMQ's defaults; "settings" says where each came from.
@@ -154,16 +154,16 @@ def verify(directory: str, output: Format, **options: Any) -> int:
         "verdict": verdict,
         "clean": not total,
         "record_count": check.container.record_count,
-        "first_position": check.data.position,
-        "end_position": check.walk.end_position if check.walk else None,
+        "first_log_position": check.data.position,
+        "end_log_position": check.walk.end_position if check.walk else None,
         "finding_count": total,
         "severities": counts,
         "damaged_entries": [
             {
                 "lo_index": damaged.lo_index,
                 "hi_index": damaged.hi_index,
-                "lo_position": damaged.position,
-                "hi_position": damaged.end_position,
+                "first_log_position": damaged.position,
+                "end_log_position": damaged.end_position,
                 "reason": damaged.reason,
             }
             for damaged in ranges
@@ -179,7 +179,7 @@ def verify(directory: str, output: Format, **options: Any) -> int:
             "field": finding.field,
             "expected": finding.expected,
             "found": finding.actual,
-            "position": finding.position if finding.position >= 0 else None,
+            "log_position": finding.position if finding.position >= 0 else None,
         }
         for finding in findings
     ]
@@ -235,8 +235,8 @@ def repair(
     lost: dict[str, object] | None = None
     if loss is not None:
         lost = {
-            "lo_position": loss.lo_position,
-            "hi_position": loss.hi_position,
+            "first_log_position": loss.lo_position,
+            "end_log_position": loss.hi_position,
             "lo_index": loss.lo_index if loss.lo_index >= 0 else None,
             "hi_index": loss.hi_index if loss.hi_index >= 0 else None,
             "record_count": loss.record_count,
@@ -270,7 +270,7 @@ def repair(
         {
             "action": action.kind.value,
             "file": action.path,
-            "position": action.position if action.position >= 0 else None,
+            "log_position": action.position if action.position >= 0 else None,
             "why": action.why,
             "loses": action.loss is not None,
         }

@@ -14,9 +14,9 @@ from quorumlog.admin.calls import Answers
 from quorumlog.admin.groups import GroupAdmin
 from quorumlog.admin.messages import MessageAdmin
 from quorumlog.admin.types import (
+    BrokerGroupStatus,
     ChainDigest,
     ClusterStatus,
-    GroupStatus,
     HaGroup,
     HaPromotion,
     HaStatus,
@@ -119,13 +119,15 @@ class Admin(GroupAdmin, MessageAdmin):
 
     # Nodes.
 
-    async def node_status(self, node_id: int | None = None, *, group: str = "") -> NodeStatus:
+    async def node_status(
+        self, node_id: int | None = None, *, broker_group: str = ""
+    ) -> NodeStatus:
         """Return the status of a node; without a node id, of the leader (of that broker group).
 
-        An empty `group` means the first one by name, here as in the other calls.
+        An empty `broker_group` means the first one by name, here as in the other calls.
         """
-        at, response = await self._at(node_id, admin_pb2.NodeStatusRequest(), group)
-        return of_pb(NodeStatus, response, group=at.name)
+        at, response = await self._at(node_id, admin_pb2.NodeStatusRequest(), broker_group)
+        return of_pb(NodeStatus, response, broker_group=at.name)
 
     async def cluster_status(self) -> ClusterStatus:
         """Ask every known node at once, for 2 s in all, and return all statuses.
@@ -146,7 +148,7 @@ class Admin(GroupAdmin, MessageAdmin):
 
     async def _group_status(
         self, group: BrokerGroup
-    ) -> tuple[GroupStatus, list[NodeStatus | NodeDown]]:
+    ) -> tuple[BrokerGroupStatus, list[NodeStatus | NodeDown]]:
         router, deadline = group.router, Deadline(STATUS_TIMEOUT_MS)
         questions: dict[str, asyncio.Task[NodeStatus | NodeDown]] = {}
 
@@ -174,7 +176,7 @@ class Admin(GroupAdmin, MessageAdmin):
             leader_id = 0  # Followers name a dead leader until their election.
         there = [node for node in nodes if not _is_removed(node, newest)]
         there.sort(key=lambda node: node.node_id)
-        return GroupStatus(group.name, leader_id, term), there
+        return BrokerGroupStatus(group.name, leader_id, term), there
 
     async def _status_of(
         self, group: BrokerGroup, address: str, deadline: Deadline
@@ -186,23 +188,23 @@ class Admin(GroupAdmin, MessageAdmin):
             response = await group.calls.once(node, request, deadline.remaining_s)
         except QuorumlogError as error:
             return NodeDown(0, address, str(error), group.name)
-        return of_pb(NodeStatus, response, group=group.name)
+        return of_pb(NodeStatus, response, broker_group=group.name)
 
-    async def transfer_leadership(self, node_id: int = 0, *, group: str = "") -> LeaderInfo:
+    async def transfer_leadership(self, node_id: int = 0, *, broker_group: str = "") -> LeaderInfo:
         """Have the leader hand over to a node, or (0) its best follower; return the new leader."""
         deadline = self._deadline()
-        at = await self._group_of(node_id, deadline, group)
+        at = await self._group_of(node_id, deadline, broker_group)
         request = admin_pb2.TransferLeadershipRequest(node_id=node_id)
         response = await self._lead(at, request, is_repeatable=node_id != 0, deadline=deadline)
         return LeaderInfo(response.leader_id, response.term, at.name)
 
     async def add_learner(
-        self, node_id: int, *, address: str, peer_address: str, group: str = ""
+        self, node_id: int, *, address: str, peer_address: str, broker_group: str = ""
     ) -> tuple[MemberStatus, ...]:
         """Make a node a learner of a broker group: the log, but no vote; return the members."""
         where = {"address": address, "peer_address": peer_address}
         change = admin_pb2.MEMBER_CHANGE_ADD_LEARNER
-        return await self._change(change, node_id, self._groups.get(group), **where)
+        return await self._change(change, node_id, self._groups.get(broker_group), **where)
 
     async def promote(self, node_id: int) -> tuple[MemberStatus, ...]:
         """Give a learner that has caught up a vote; return the members."""
@@ -227,10 +229,10 @@ class Admin(GroupAdmin, MessageAdmin):
         return tuple(of_pb(MemberStatus, member) for member in response.members)
 
     async def drain(
-        self, node_id: int | None = None, *, undo: bool = False, group: str = ""
+        self, node_id: int | None = None, *, undo: bool = False, broker_group: str = ""
     ) -> None:
         """Have a node hand over leadership and refuse appends, until undone or restarted."""
-        await self._at(node_id, admin_pb2.DrainRequest(undo=undo), group, is_read=False)
+        await self._at(node_id, admin_pb2.DrainRequest(undo=undo), broker_group, is_read=False)
 
     async def finalize_upgrade(self, *, group: str = "") -> int:
         """Have a broker group work at the level of its build, and return that level; no older build
@@ -251,28 +253,30 @@ class Admin(GroupAdmin, MessageAdmin):
         await self._at(node_id, request, is_read=False)
 
     async def chain_digest(
-        self, node_id: int | None = None, index: int = -1, *, group: str = ""
+        self, node_id: int | None = None, index: int = -1, *, broker_group: str = ""
     ) -> ChainDigest:
         """Return the chained checksum of a node's log at an index; -1: the last one applied."""
-        _, response = await self._at(node_id, admin_pb2.ChainDigestRequest(index=index), group)
+        _, response = await self._at(
+            node_id, admin_pb2.ChainDigestRequest(index=index), broker_group
+        )
         return of_pb(ChainDigest, response)
 
     # Master-slave groups.
 
-    async def ha_status(self, node_id: int | None = None, *, group: str = "") -> HaStatus:
-        """Return the status of its group as a node (default: the master) sees it.
+    async def ha_status(self, node_id: int | None = None, *, broker_group: str = "") -> HaStatus:
+        """Return the status of its broker group as a node (default: the master) sees it.
 
         Raises ServerError `node.wrong_mode` in a cluster that replicates by Raft.
         """
-        _, response = await self._at(node_id, admin_pb2.HaStatusRequest(), group)
+        _, response = await self._at(node_id, admin_pb2.HaStatusRequest(), broker_group)
         return of_pb(HaStatus, response)
 
-    async def ha_group(self, group: str = "") -> HaGroup:
+    async def ha_group(self, broker_group: str = "") -> HaGroup:
         """Ask all nodes of a broker group at once; a node that does not answer is a NodeDown.
 
         Raises as `ha_status`.
         """
-        at, deadline = self._groups.get(group), self._deadline()
+        at, deadline = self._groups.get(broker_group), self._deadline()
         _, nodes = await self._group_status(at)
 
         async def ask(node: NodeStatus | NodeDown) -> HaStatus | NodeDown:

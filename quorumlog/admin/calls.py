@@ -136,5 +136,5 @@ class AdminCalls:
     def _by_group(self, queues: Sequence[Queue]) -> dict[BrokerGroup, list[Queue]]:
         queues_of: dict[BrokerGroup, list[Queue]] = {}
         for queue in queues:
-            queues_of.setdefault(self._groups.get(queue.group), []).append(queue)
+            queues_of.setdefault(self._groups.get(queue.broker_group), []).append(queue)
         return queues_of

@@ -227,7 +227,7 @@ class GroupAdmin(AdminCalls):
         while True:
             response = await self._lead(at, request)
             resent = set(response.resent)
-            messages = decode_records(response.records, group=at.name) if response.records else []
+            messages = decode_records(response.records, broker_group=at.name)
             letters += [DeadLetter(m, m.queue_offset in resent) for m in messages]
             is_end = not messages or response.next_offset >= response.max_offset
             if is_end or len(letters) >= max_count:

@@ -44,7 +44,7 @@ class DelayQueue:
     delay_ms: int
     held_count: int
     floor_offset: int
-    max_offset: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class DelayStatus:
     was gone or took no messages. While `is_loading`, the new leader reads the messages to deliver.
     """
 
-    group: str
+    broker_group: str
     queues: tuple[DelayQueue, ...]
     held_count: int
     held_count_max: int
@@ -69,7 +69,7 @@ class DelayStatus:
 
 @dataclass(frozen=True, slots=True)
 class PopQueue:
-    """The messages of one queue that a group has in flight; `group` is the queue's broker group.
+    """The messages of one queue that a group has in flight; `broker_group` has the queue.
 
     Everything before `offset` is done; messages from `next_offset` on are not examined yet.
     `waiting_count` messages were passed over because an earlier one of their message group is in
@@ -80,7 +80,7 @@ class PopQueue:
 
     topic: str
     queue_id: int
-    group: str
+    broker_group: str
     offset: int
     next_offset: int
     in_flight_count: int
@@ -97,7 +97,8 @@ class TraceEvent:
 
     `kind`: stored, half, open, committed, rolled back, given up, expired, delayed, consumed (a
     group has passed it), retried or dead. `unix_ms` is 0 for an event that is known from the state
-    and not from a record.
+    and not from a record. The last three name their `group`, those of a transaction the
+    `producer_group`.
     """
 
     kind: str
@@ -107,6 +108,7 @@ class TraceEvent:
     offset: int
     message_id: str
     group: str
+    producer_group: str
     reconsume_times: int
 
 
@@ -128,7 +130,7 @@ class TopicSizes:
     `buckets`: (upper bound in bytes, count of records below it).
     """
 
-    group: str
+    broker_group: str
     node_id: int
     record_count: int
     size_bytes: int
@@ -147,26 +149,28 @@ class TopicSizes:
 class MessageAdmin(AdminCalls):
     """The part of `Admin` that is about messages and transactions."""
 
-    async def cancel_delayed(self, message: Receipt | str, *, group: str = "") -> CancelledDelay:
+    async def cancel_delayed(
+        self, message: Receipt | str, *, broker_group: str = ""
+    ) -> CancelledDelay:
         """Cancel the delivery of a delayed message, by its receipt or the message id in it.
 
         Certain once it returns. Raises DelayedGoneError when it was delivered, or is just being
-        delivered; NotFoundError when it was never delayed. Of several broker groups `group` is the
-        one that holds it, unless the receipt names it; without either the first one by name.
+        delivered; NotFoundError when it was never delayed. Of several broker groups `broker_group`
+        holds it, unless the receipt names it; without either the first one by name.
         """
         message_id = message if isinstance(message, str) else message.message_id
         if isinstance(message, Receipt):
-            group = group or message.group
+            broker_group = broker_group or message.broker_group
         request = delay_pb2.CancelDelayedRequest(
             message_id=message_id, cluster_id=self._groups.cluster_id
         )
-        return of_pb(CancelledDelay, await self._lead(self._groups.get(group), request))
+        return of_pb(CancelledDelay, await self._lead(self._groups.get(broker_group), request))
 
     async def delay_status(self) -> list[DelayStatus]:
-        """Return the delayed messages of each broker group, by group name."""
+        """Return the delayed messages of each broker group, by its name."""
         answers, _ = await self._each(delay_pb2.DelayStatusRequest())
         return [
-            of_pb(DelayStatus, pb, group=name, delay_ms_max=pb.horizon_ms)
+            of_pb(DelayStatus, pb, broker_group=name, delay_ms_max=pb.horizon_ms)
             for name, pb in sorted(answers.items())
         ]
 
@@ -174,11 +178,11 @@ class MessageAdmin(AdminCalls):
         """Return the queues in which a group has messages in flight, by topic."""
         answers, _ = await self._each(pop_pb2.DescribePopRequest(group=group), may_be_away=False)
         queues = [
-            of_pb(PopQueue, queue, group=name)
+            of_pb(PopQueue, queue, broker_group=name)
             for name, answer in answers.items()
             for queue in answer.queues
         ]
-        return sorted(queues, key=lambda queue: (queue.topic, queue.group, queue.queue_id))
+        return sorted(queues, key=lambda queue: (queue.topic, queue.broker_group, queue.queue_id))
 
     async def trace_message(self, message_id: str) -> Trace:
         """Return the history of a message: stored, delivered, consumed, retried, dead.
@@ -188,7 +192,7 @@ class MessageAdmin(AdminCalls):
         answers, _ = await self._each(lookup_pb2.TraceMessageRequest(message_id=message_id))
         group, answer = next(iter(answers.items()))
         events = [of_pb(TraceEvent, event) for event in answer.events]
-        messages = decode_records(answer.record, group=group)
+        messages = decode_records(answer.record, broker_group=group)
         return Trace(messages[0] if messages else None, events, answer.is_complete)
 
     async def topic_sizes(self, topic: str) -> list[TopicSizes]:
@@ -198,7 +202,7 @@ class MessageAdmin(AdminCalls):
             of_pb(
                 TopicSizes,
                 sizes,
-                group=group,
+                broker_group=group,
                 buckets=tuple((row.below_size_bytes, row.record_count) for row in sizes.buckets),
             )
             for group, sizes in answers.items()
@@ -229,10 +233,10 @@ class MessageAdmin(AdminCalls):
         return transactions
 
     async def describe_transaction(
-        self, transaction_id: int, *, group: str = ""
+        self, transaction_id: int, *, broker_group: str = ""
     ) -> TransactionDescription:
         """Return a transaction: open, with its messages, or ended. Raises NotFoundError."""
-        at = self._groups.get(group)
+        at = self._groups.get(broker_group)
         request = transaction_pb2.DescribeTransactionRequest(transaction_id=transaction_id)
         response = await self._lead(at, request)
         is_open = response.outcome == transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED
@@ -241,11 +245,11 @@ class MessageAdmin(AdminCalls):
             at.name,
             OUTCOMES.get(response.outcome, str(response.outcome)),
             TransactionInfo.of(response.info, at.name) if is_open else None,
-            decode_records(response.records, group=at.name),
+            decode_records(response.records, broker_group=at.name),
         )
 
     async def end_transaction(
-        self, transaction_id: int, decision: Decision | str, *, group: str = ""
+        self, transaction_id: int, decision: Decision | str, *, broker_group: str = ""
     ) -> bool:
         """Commit ("commit") or roll back ("rollback") by hand; return whether it was done before.
 
@@ -256,4 +260,4 @@ class MessageAdmin(AdminCalls):
             outcome=PB_OUTCOMES[as_decision(decision)],
             cluster_id=self._groups.cluster_id,
         )
-        return bool((await self._lead(self._groups.get(group), request)).was_ended)
+        return bool((await self._lead(self._groups.get(broker_group), request)).was_ended)

@@ -18,7 +18,7 @@ _Queue = TypeVar("_Queue", "QueueInfo", "GroupQueue")
 class TopicShare:
     """The share of one broker group in a topic."""
 
-    group: str
+    broker_group: str
     queue_count: int
     permission: int
 
@@ -27,7 +27,7 @@ class TopicShare:
 class TopicInfo:
     """A topic. `permission`: 4 read, 2 write, 6 both. `queue_count` is over all broker groups.
 
-    `shares` has one item for each group that answered; `away` are the groups that did not.
+    `shares` has one item for each broker group that answered; `away` names those that did not.
     """
 
     topic: str
@@ -48,7 +48,7 @@ class TopicInfo:
             first.topic,
             sum(pb.queue_count for pb in shares.values()),
             first.permission,
-            tuple(of_pb(TopicShare, pb, group=name) for name, pb in shares.items()),
+            tuple(of_pb(TopicShare, pb, broker_group=name) for name, pb in shares.items()),
             tuple(away),
             first.message_type or "MIXED",
         )
@@ -56,13 +56,13 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A queue of a topic: offsets [min_offset, max_offset); `last_store_unix_ms` 0: empty."""
+    """A queue of a topic: offsets [first_offset, end_offset); `last_store_unix_ms` 0: empty."""
 
     queue_id: int
-    min_offset: int
-    max_offset: int
+    first_offset: int
+    end_offset: int
     last_store_unix_ms: int
-    group: str = ""
+    broker_group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,11 @@ class TopicDescription:
 
 def _queues(kind: type[_Queue], answers: Mapping[str, Any]) -> tuple[_Queue, ...]:
     """Return the queues of all answers, each with the broker group that has it."""
-    named = ((name, queue) for name, pb in answers.items() for queue in pb.queues)
-    return tuple(of_pb(kind, queue, group=name) for name, queue in named)
+    return tuple(
+        of_pb(kind, row, broker_group=name, first_offset=row.min_offset, end_offset=row.max_offset)
+        for name, pb in answers.items()
+        for row in pb.queues
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +120,15 @@ class GroupInfo:
 class GroupQueue:
     """The progress of a consumer group in a queue; `offset` is the next one to consume.
 
-    `group` is the broker group that holds the queue.
+    `broker_group` holds the queue.
     """
 
     topic: str
     queue_id: int
     offset: int
-    min_offset: int
-    max_offset: int
-    group: str = ""
+    first_offset: int
+    end_offset: int
+    broker_group: str = ""
     client_id: str = ""
     """The member that reads the queue; empty: no member reported it."""
     last_consumed_unix_ms: int = 0
@@ -134,7 +137,7 @@ class GroupQueue:
     @property
     def lag_count(self) -> int:
         """Count of messages that are not consumed yet."""
-        return max(0, self.max_offset - max(self.offset, self.min_offset))
+        return max(0, self.end_offset - max(self.offset, self.first_offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +201,8 @@ class NodeStatus:
     durable_index: int
     commit_index: int
     applied_index: int
-    first_position: int
-    end_position: int
+    first_log_position: int
+    end_log_position: int
     flush: str
     standing: str
     disk_state: str
@@ -215,7 +218,7 @@ class NodeStatus:
     members: tuple[MemberStatus, ...]
     detail: str
     pid: int
-    group: str = ""
+    broker_group: str = ""
     """The broker group of the node."""
     pulled_records_total: int = 0
     level: int = 0
@@ -233,29 +236,29 @@ class NodeDown:
     node_id: int
     address: str
     error: str
-    group: str = ""
+    broker_group: str = ""
 
     to_dict = values.to_dict
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStatus:
+class BrokerGroupStatus:
     """A broker group. `leader_id` 0: none is known."""
 
-    group: str
+    broker_group: str
     leader_id: int
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """All nodes at once. `leader_id` (0: none is known) is the one of the first of `groups`."""
+    """All nodes at once. `leader_id` (0: none is known) is that of the first of `broker_groups`."""
 
     cluster_id: str
     leader_id: int
     term: int
     nodes: tuple[NodeStatus | NodeDown, ...]
-    groups: tuple[GroupStatus, ...] = ()
+    broker_groups: tuple[BrokerGroupStatus, ...] = ()
 
     to_dict = values.to_dict
 
@@ -266,7 +269,7 @@ class LeaderInfo:
 
     leader_id: int
     term: int
-    group: str = ""
+    broker_group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,18 +279,18 @@ class ChainDigest:
     index: int
     term: int
     chain_crc: int
-    end_position: int
+    end_log_position: int
 
 
 @dataclass(frozen=True, slots=True)
 class HaReplica:
-    """Another replica, as the node that answered sees it; positions are -1 unless it serves."""
+    """Another replica, as the node that answered sees it; log positions are -1 unless it serves."""
 
     node_id: int
     address: str
     is_connected: bool
-    acked_position: int
-    """The replica has synced everything below this position."""
+    acked_log_position: int
+    """The replica has synced everything below this place of the log."""
     lag_size_bytes: int
     is_in_sync: bool
     """Whether the replica counts as a copy: it holds everything that readers see."""
@@ -299,25 +302,25 @@ class HaLoss:
 
     unix_ms: int
     epoch: int
-    lo_position: int
-    hi_position: int
-    acked_hi_position: int
-    """Appends that end in (lo, acked_hi] had been acknowledged, as far as the node knows."""
+    first_log_position: int
+    end_log_position: int
+    acked_end_log_position: int
+    """Appends that end in (first, acked_end] had been acknowledged, as far as the node knows."""
     is_exact: bool
     """Whether the node saw all of it; False: more or less may have been acknowledged."""
     record_count: int
     """Count of messages in the lost part; -1: the node never had them."""
     acked_record_count: int
-    """Count of messages up to `acked_hi_position`; -1: unknown."""
+    """Count of messages up to `acked_end_log_position`; -1: unknown."""
     file: str
     """File to which the node moved the bytes; empty: it never had them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HaStatus:
-    """Status of its group as a node sees it; fields of HaStatusResponse in admin.proto."""
+    """Status of its broker group as a node sees it; fields of HaStatusResponse in admin.proto."""
 
-    group: str
+    broker_group: str
     node_id: int
     replication: str
     role: str
@@ -329,11 +332,11 @@ class HaStatus:
     node_ids: tuple[int, ...]
     standing: str
     log_epoch: int
-    first_position: int
-    end_position: int
-    durable_position: int
-    confirm_position: int
-    epoch_start_position: int
+    first_log_position: int
+    end_log_position: int
+    durable_log_position: int
+    confirm_log_position: int
+    epoch_start_log_position: int
     in_sync: tuple[int, ...]
     replicas: tuple[HaReplica, ...]
     losses: tuple[HaLoss, ...]
@@ -361,4 +364,4 @@ class HaPromotion:
 
     epoch: int
     master_id: int
-    start_position: int
+    start_log_position: int

@@ -114,7 +114,7 @@ class BrokerGroups:
         """Return the group of that name; empty: the first one. Raises InvalidRequestError."""
         if not name:
             return self.home
-        check_text("group", name)
+        check_text("broker_group", name)
         for group in self.known():
             if group.name == name:
                 return group
@@ -133,7 +133,7 @@ class BrokerGroups:
     def view(self, topics: Sequence[str]) -> Route:
         """Return the routes of all groups for these topics, as a value."""
         routes = tuple(group.router.view(topics) for group in self.all)
-        return replace(routes[0], cluster_id=self.cluster_id, groups=routes)
+        return replace(routes[0], cluster_id=self.cluster_id, broker_groups=routes)
 
     # Life cycle.
 
@@ -204,7 +204,7 @@ class BrokerGroups:
         except QuorumlogError:
             return False
         except Exception:  # noqa: BLE001 - no caller waits; it would stay away.
-            _log.exception("group %s: the probe failed, and asks for its leader again", group.name)
+            _log.exception("broker group %s: the probe failed, and asks again", group.name)
             return False
         return bool(group.router.leader_address)
 
@@ -310,7 +310,7 @@ class BrokerGroups:
     def _show(self, groups: tuple[BrokerGroup, ...]) -> None:
         self.all = tuple(sorted(groups, key=lambda group: group.name))
         for group in self.all:
-            group.router.where = "" if self.is_single else f" of group {group.name}"
+            group.router.where = "" if self.is_single else f" of broker group {group.name}"
         self._changed()
 
     def _changed(self) -> None:

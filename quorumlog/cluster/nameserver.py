@@ -44,7 +44,7 @@ class ReplicaStatus:
     leader: str = ""
     members: tuple[str, ...] = ()
     node_id: int = 0
-    group: str = ""
+    broker_group: str = ""
     term: int = 0
     commit_index: int = 0
     applied_index: int = 0
@@ -57,8 +57,8 @@ class ReplicaStatus:
     problem: str = ""
     refused_reports: int = 0
     """Count of reports about brokers that the replica refused."""
-    group_problems: dict[str, str] = field(default_factory=dict)
-    """Problems by group: why it cannot elect a leader, or for how long it has had no master."""
+    broker_group_problems: dict[str, str] = field(default_factory=dict)
+    """By broker group: why it cannot elect a leader, or for how long it has had no master."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class ListedBroker:
 
 @dataclass(frozen=True, slots=True)
 class ListedTopicShare:
-    """One group, and its share of a topic. `master_id` 0: no node takes appends now."""
+    """One broker group, and its share of a topic. `master_id` 0: no node takes appends now."""
 
-    group: str
+    broker_group: str
     kind: str
     cluster: str
     master_id: int
@@ -91,7 +91,7 @@ class ListedTopicShare:
 
 @dataclass(frozen=True, slots=True)
 class ListedTopicRoute:
-    """The groups of a topic; no shares: no live broker has it."""
+    """The broker groups of a topic; no shares: no live broker has it."""
 
     topic: str
     shares: tuple[ListedTopicShare, ...]
@@ -131,17 +131,17 @@ class NameServers:
         statuses = await asyncio.gather(*map(self._status_of, self._addresses))
         if all(one.state in ("off", "down") for one in statuses):
             return list(statuses)
-        addresses = {broker.address for group in await self.groups() for broker in group.brokers}
+        addresses = {b.address for group in await self.broker_groups() for b in group.brokers}
         others = sorted(addresses - set(self._addresses))
         return [*statuses, *await asyncio.gather(*map(self._status_of, others))]
 
-    async def groups(self) -> list[ListedTopicShare]:
-        """Return all groups with a broker that reported lately, by name, without a topic."""
+    async def broker_groups(self) -> list[ListedTopicShare]:
+        """Return all broker groups with a broker that reported lately, by name, without a topic."""
         answer = await self._ask(pb.TopicRouteRequest())
         return [of_pb(ListedTopicShare, share) for share in answer.shares]
 
     async def route(self, topic: str) -> ListedTopicRoute:
-        """Return the groups of a topic."""
+        """Return the broker groups of a topic."""
         answer = await self._ask(pb.TopicRouteRequest(topic=topic))
         return of_pb(ListedTopicRoute, answer, topic=topic)
 
@@ -194,5 +194,5 @@ class NameServers:
         except QuorumlogError as error:
             state = "off" if error.code == "nameserver.off" else "down"
             return ReplicaStatus(server, state, failure=str(error))
-        problems = {row.group: row.problem for row in response.group_problems}
-        return of_pb(ReplicaStatus, response, server=server, group_problems=problems)
+        problems = {row.broker_group: row.problem for row in response.broker_group_problems}
+        return of_pb(ReplicaStatus, response, server=server, broker_group_problems=problems)

@@ -51,7 +51,7 @@ class TopicRoute:
 class Route:
     """The route of a broker group. `leader_id` is 0 while it has no leader.
 
-    `groups` has this group and all others of the cluster, by name.
+    `broker_groups` has this group and all others of the cluster, by name.
     """
 
     cluster_id: str
@@ -60,8 +60,8 @@ class Route:
     leader_address: str
     nodes: dict[int, str]
     topics: dict[str, TopicRoute]
-    group: str = ""
-    groups: "tuple[Route, ...]" = ()
+    broker_group: str = ""
+    broker_groups: "tuple[Route, ...]" = ()
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class Router:
         self.cluster_id = cluster_id or ""
         self.group = group
         self._is_told = bool(group)  # The group was given: its nodes must name the same.
-        self.where = ""  # For errors: " of group g1" when there are others.
+        self.where = ""  # For errors: " of broker group g1" when there are others.
         self.answered_s = 0.0  # Time of the group's last answer, on the monotonic clock.
         self.searches = self.questions = self.leader_changes = 0
         """Counts since the start of the client."""
@@ -291,8 +291,8 @@ class Router:
         if self._is_stranger(answer):
             self._strangers.add(address)
             text = (
-                f"{address} is of group {answer.group} of cluster {answer.cluster_id}, not of "
-                f"{self.group} of {self.cluster_id}; use its own"
+                f"{address} is of broker group {answer.group} of cluster {answer.cluster_id}, not "
+                f"of {self.group} of {self.cluster_id}; use its own"
             )
             poll.last_error = UnavailableError(text)
             if self._on_route is not None:

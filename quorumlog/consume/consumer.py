@@ -408,7 +408,7 @@ class PullConsumer(Consumption):
             except QuorumlogError as error:
                 if self._until is not None or not error.retryable:
                     raise
-                _log.warning("%s: group %s is waited for: %s", self.topic, group.name, error)
+                _log.warning("%s: broker group %s is waited for: %s", self.topic, group.name, error)
             await asyncio.sleep(PATIENCE_MS / 1000)
 
     async def _begin_in(self, group: BrokerGroup) -> bool:
@@ -458,7 +458,7 @@ class PullConsumer(Consumption):
 
         Raises InvalidRequestError when queues of several groups are read: see `queue_offsets`.
         """
-        if len({queue.group for queue in self._handed}) > 1:
+        if len({queue.broker_group for queue in self._handed}) > 1:
             text = "queues of several groups have the same numbers; use queue_offsets()"
             raise InvalidRequestError(text)
         return {queue.queue_id: self._position(queue) for queue in self._handed}
@@ -492,12 +492,12 @@ class PullConsumer(Consumption):
         if reading.freshness.consistency is Consistency.LOCAL:
             return  # A lagging replica may get there later.
         (there,) = await self._reads.queue_offsets([queue], reading)
-        if not there.min_offset <= offset <= there.max_offset:
+        if not there.first_offset <= offset <= there.end_offset:
             raise OffsetOutOfRangeError(
-                f"offset {offset} of {queue} is outside of [{there.min_offset}, "
-                f"{there.max_offset}]; reading continues where it was",
-                min_offset=there.min_offset,
-                max_offset=there.max_offset,
+                f"offset {offset} of {queue} is outside of [{there.first_offset}, "
+                f"{there.end_offset}]; reading continues where it was",
+                first_offset=there.first_offset,
+                end_offset=there.end_offset,
             )
 
     async def _stop_all(self) -> None:
@@ -517,7 +517,7 @@ def _rest(batch: MessageBatch, at: int) -> MessageBatch:
     messages = batch.messages[at:]
     return replace(
         batch,
-        first_offset=batch.messages[at - 1].queue_offset + 1,
+        offset=batch.messages[at - 1].queue_offset + 1,
         messages=messages,
         size_bytes=sum(message.size_bytes for message in messages),
     )

@@ -183,7 +183,7 @@ class GroupConsumer(Consumption):
         try:
             if self._local is not None:
                 self._local.open()
-                self._starts.begun |= {(queue.group, queue.topic) for queue in self._local.offsets}
+                self._starts.begun |= {(q.broker_group, q.topic) for q in self._local.offsets}
             self._starts.begin(group.name for group in self._groups.all)
             await self._join_all()
         except BaseException:
@@ -250,7 +250,7 @@ class GroupConsumer(Consumption):
         """
         self.in_hand.put_down_all()
         deadline = Deadline(self._options.timeout_ms)
-        groups = {self._groups.get(queue.group) for queue in self._processed()}
+        groups = {self._groups.get(queue.broker_group) for queue in self._processed()}
         try:
             await _all(self._commit_processed(group, deadline) for group in groups)
         except ConflictError:
@@ -268,7 +268,7 @@ class GroupConsumer(Consumption):
         deadline = Deadline(self._options.timeout_ms)
         by_group: dict[BrokerGroup, dict[Queue, int]] = {}
         for queue, offset in offsets.items():
-            group = self._groups.get(queue.group if isinstance(queue, Queue) else "")
+            group = self._groups.get(queue.broker_group if isinstance(queue, Queue) else "")
             by_group.setdefault(group, {})[Queue(*queue, group.name)] = offset
 
         async def store(group: BrokerGroup, part: Mapping[Queue, int]) -> None:
@@ -301,7 +301,7 @@ class GroupConsumer(Consumption):
         self, messages: Message | Sequence[Message], *, delay_ms: int = 0, is_dead: bool = False
     ) -> Redelivery:
         given = [messages] if isinstance(messages, Message) else list(messages)
-        groups = {message.group for message in given}
+        groups = {message.broker_group for message in given}
         if self._local is not None:
             text = "a broadcasting member has no retries; use mode='clustering'"
             raise InvalidRequestError(text)
@@ -336,7 +336,7 @@ class GroupConsumer(Consumption):
         """Return of which queue and reader a whole delivery is given back; None if of none."""
         offsets = defaultdict[Queue, set[int]](set)
         for message in given:
-            queue = Queue(message.topic, message.queue_id, message.group)
+            queue = Queue(message.topic, message.queue_id, message.broker_group)
             offsets[queue].add(message.queue_offset)
         for queue in offsets.keys() & (*self._fetchers, *self._leaving):
             if (reader := self.in_hand.reader_of(queue, offsets[queue])) is not None:
@@ -437,9 +437,9 @@ class GroupConsumer(Consumption):
     async def _read_again(self, queues: Collection[Queue]) -> None:
         """Read on at the stored offsets: a consuming transaction met others there."""
         deadline = Deadline(self._options.timeout_ms)
-        for group in {self._groups.get(queue.group) for queue in queues}:
+        for group in {self._groups.get(queue.broker_group) for queue in queues}:
             async with self._turn(group, deadline):
-                ours = [q for q in queues if q.group == group.name and q in self._fetchers]
+                ours = [q for q in queues if q.broker_group == group.name and q in self._fetchers]
                 rows = await self._fetch_stored(group, ours, deadline) if ours else ()
                 await self._follow(group, (row for row in rows if row.offset >= 0))
 
@@ -470,7 +470,7 @@ class GroupConsumer(Consumption):
         deadline = Deadline(self._options.timeout_ms)
         try:
             if self.auto_commit and self._is_started:
-                groups = {self._groups.get(queue.group) for queue in processed}
+                groups = {self._groups.get(queue.broker_group) for queue in processed}
                 with self._warned():
                     await _all(self._commit(group, processed, deadline) for group in groups)
         finally:
@@ -530,7 +530,7 @@ class GroupConsumer(Consumption):
         changed = {
             queue: offset
             for queue, offset in offsets.items()
-            if queue.group == group.name and not self._known(queue).is_surely(offset)
+            if queue.broker_group == group.name and not self._known(queue).is_surely(offset)
         }
         if changed:
             await self._store(group, changed, deadline)
@@ -589,9 +589,9 @@ class GroupConsumer(Consumption):
     async def _forget(self, group: BrokerGroup) -> None:
         """Stop reading the queues of a group that is left out; its stored offsets stay there."""
         self._memberships.pop(group, None)
-        ours = [queue for queue in self._fetchers if queue.group == group.name]
+        ours = [queue for queue in self._fetchers if queue.broker_group == group.name]
         await self._stop_fetching(ours)
-        for queue in [*ours, *(queue for queue in self._leaving if queue.group == group.name)]:
+        for queue in [*ours, *(q for q in self._leaving if q.broker_group == group.name)]:
             self._leaving.pop(queue, None)
             self._stored.pop(queue, None)
         self.moves.forget(ours)
@@ -662,12 +662,12 @@ class GroupConsumer(Consumption):
     async def _share(self, group: BrokerGroup, ours: Sequence[Queue], deadline: Deadline) -> None:
         """Give up the queues of a broker group that moved to others, and take over new ones."""
         others = self._fetchers.keys() - ours
-        lost = [queue for queue in self._fetchers if queue in others and queue.group == group.name]
+        lost = [q for q in self._fetchers if q in others and q.broker_group == group.name]
         for queue in lost:
             self._handed[queue], self._leaving[queue] = self._position(queue), None
         await self._stop_fetching(lost, keeps_hand=True)
         # Also those of a call that failed: their offset is stored before others begin with them.
-        lost = [queue for queue in self._leaving if queue.group == group.name]
+        lost = [queue for queue in self._leaving if queue.broker_group == group.name]
         await self.in_hand.wait_for(lost, self._membership(group).interval_ms)
         async with self._storing[group.name]:
             processed = self._processed()

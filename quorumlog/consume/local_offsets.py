@@ -64,7 +64,7 @@ class LocalOffsets:
         if self._path is None:
             return
         lines = [
-            {"topic": q.topic, "queue_id": q.queue_id, "group": q.group, "offset": offset}
+            {"topic": q.topic, "queue_id": q.queue_id, "group": q.broker_group, "offset": offset}
             for q, offset in sorted(self.offsets.items())
         ]
         content = json.dumps({"offsets": lines}, indent=1).encode()

@@ -252,7 +252,7 @@ class PopConsumer(Closing):
             if not response.deliveries:
                 unanswered.append(attempt_id)
         warn_once(self._warned, response.warnings)
-        messages = decode_records(response.records, topic=topic, group=group.name)
+        messages = decode_records(response.records, topic=topic, broker_group=group.name)
         self._ready += [
             PopMessage(message, row.handle, row.delivery_count, response.visible_unix_ms)
             for message, row in zip(messages, response.deliveries, strict=True)
@@ -322,7 +322,7 @@ class PopConsumer(Closing):
         given = [messages] if isinstance(messages, PopMessage) else list(messages)
         by_source: dict[tuple[str, str], list[str]] = {}
         for message in given:
-            by_source.setdefault((message.topic, message.group), []).append(message.handle)
+            by_source.setdefault((message.topic, message.broker_group), []).append(message.handle)
         stale: list[str] = []
         steps = Steps()
         for (topic, name), handles in by_source.items():
@@ -354,7 +354,7 @@ class PopConsumer(Closing):
             invisible_ms=round(seconds * 1000),
             cluster_id=self._groups.cluster_id,
         )
-        response = await self._call(message.group, request)
+        response = await self._call(message.broker_group, request)
         message.handle = response.handle
         message.visible_unix_ms = response.visible_unix_ms
 
@@ -373,7 +373,7 @@ class PopConsumer(Closing):
             handle=message.handle,
             cluster_id=self._groups.cluster_id,
         )
-        await self._call(message.group, request)
+        await self._call(message.broker_group, request)
 
     async def _call(self, broker_group: str, request: Any) -> Any:
         if self.close_once.is_over:

@@ -163,7 +163,7 @@ class Inbox:
 
 
 def _mark(message: Message) -> tuple[int, int, int]:
-    return message.queue_offset, message.position, message.store_unix_ms
+    return message.queue_offset, message.log_position, message.store_unix_ms
 
 
 class Fetcher:
@@ -235,7 +235,7 @@ class Fetcher:
                 lo, hi = self._skipped
                 self._skipped = (lo if hi == self.offset else self.offset, batch.next_offset)
             if batch.messages and self.offset == self._skipped[1]:
-                batch = replace(batch, first_offset=self._skipped[0])
+                batch = replace(batch, offset=self._skipped[0])
             self.offset = batch.next_offset
             batch = self._up_to_end(batch)
             if batch.messages:
@@ -253,16 +253,16 @@ class Fetcher:
                 continue
             if not batch.is_out_of_range:
                 return batch
-            if self.offset < batch.min_offset:
+            if self.offset < batch.first_offset:
                 if not self._options.skips_expired:
                     raise self._out_of_range(batch)
                 _log.warning(
                     "%s: messages from offset %d to %d expired before they were read",
                     self.queue,
                     self.offset,
-                    batch.min_offset - 1,
+                    batch.first_offset - 1,
                 )
-                self.offset = batch.min_offset
+                self.offset = batch.first_offset
                 continue
             # The node may lag behind the one that served before.
             if backoff is None:
@@ -282,7 +282,7 @@ class Fetcher:
         """
         trail, is_lost = self._trail, False
         is_local = self._options.freshness.consistency is Consistency.LOCAL
-        while not is_local and trail and trail[-1][0] >= batch.min_offset:
+        while not is_local and trail and trail[-1][0] >= batch.first_offset:
             there = await self._pull_once(trail[-1][0], self._search)
             if there.messages and _mark(there.messages[0]) == trail[-1]:
                 break
@@ -291,7 +291,7 @@ class Fetcher:
         self._node_id = batch.node_id
         if not is_lost:
             return False
-        end = trail[-1][0] + 1 if trail else batch.min_offset
+        end = trail[-1][0] + 1 if trail else batch.first_offset
         _log.warning(
             "%s: node %d does not have what was read up to offset %d before, the end of that log "
             "is lost; reading goes on from offset %d",
@@ -305,7 +305,8 @@ class Fetcher:
         return True
 
     async def _pull_once(self, offset: int, options: FetchOptions) -> MessageBatch:
-        pulls, short_ms = self._inbox.pulls[self.queue.group], min(options.wait_ms, WAIT_SHARED_MS)
+        pulls = self._inbox.pulls[self.queue.broker_group]
+        short_ms = min(options.wait_ms, WAIT_SHARED_MS)
         while True:
             try:
                 async with pulls:
@@ -326,8 +327,8 @@ class Fetcher:
 
     def _out_of_range(self, batch: MessageBatch) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
-            f"offset {self.offset} of {self.queue} is outside of [{batch.min_offset}, "
-            f"{batch.max_offset}]; begin at 'first' or 'end'",
-            min_offset=batch.min_offset,
-            max_offset=batch.max_offset,
+            f"offset {self.offset} of {self.queue} is outside of [{batch.first_offset}, "
+            f"{batch.end_offset}]; begin at 'first' or 'end'",
+            first_offset=batch.first_offset,
+            end_offset=batch.end_offset,
         )

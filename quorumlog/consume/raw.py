@@ -30,8 +30,8 @@ class RawRecords:
     records: bytes
     record_count: int
     next_offset: int
-    min_offset: int
-    max_offset: int
+    first_offset: int
+    end_offset: int
     applied_index: int
     node_id: int
     is_out_of_range: bool
@@ -80,7 +80,13 @@ class Raw:
         )
         queue = queue_of(wanted.queue)
         response = await self._reads.pull_response(queue, wanted.offset, options)
-        return of_pb(RawRecords, response, is_out_of_range=response.status in OUT_OF_RANGE)
+        return of_pb(
+            RawRecords,
+            response,
+            first_offset=response.min_offset,
+            end_offset=response.max_offset,
+            is_out_of_range=response.status in OUT_OF_RANGE,
+        )
 
     async def append(
         self,
@@ -90,7 +96,7 @@ class Raw:
         producer_id: int = 0,
         sequence: int = 0,
         consumed: ConsumedOffsets | None = None,
-        group: str = "",
+        broker_group: str = "",
         timeout_ms: int | None = None,
     ) -> RawReceipt:
         """Append encoded records as one batch, exactly once for its producer id and sequence.
@@ -111,7 +117,7 @@ class Raw:
             cluster_id=self._groups.cluster_id,
         )
         deadline = Deadline(timeout_ms or self._timeout_ms)
-        calls = self._groups.get(group).calls
+        calls = self._groups.get(broker_group).calls
         try:
             answer = await calls.leader(request, deadline)
         except QuorumlogError as error:

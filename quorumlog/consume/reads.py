@@ -38,13 +38,13 @@ _CONSISTENCY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """The offsets of one queue: [min_offset, max_offset)."""
+    """The offsets of one queue: [first_offset, end_offset)."""
 
     topic: str
     queue_id: int
-    min_offset: int
-    max_offset: int
-    group: str = ""
+    first_offset: int
+    end_offset: int
+    broker_group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class ReadCalls:
         A second call, within the same time, reports damage to the node, which repairs it.
         """
         topic, queue_id = queue
-        if not queue.group:
+        if not queue.broker_group:
             queue = Queue(topic, queue_id, self.group_of(queue, options.freshness).name)
         deadline = Deadline(options.timeout_ms + options.wait_ms)
         response = await self.pull_response(queue, offset, options)
@@ -159,7 +159,7 @@ class ReadCalls:
         try:
             if records:
                 messages = decode_records(
-                    records, topic=topic, group=queue.group, newest_move=newest_move
+                    records, topic=topic, broker_group=queue.broker_group, newest_move=newest_move
                 )
             if options.tags:  # Nodes filter by a hash of the tag, as RocketMQ does.
                 messages = [message for message in messages if message.tag in options.tags]
@@ -174,10 +174,10 @@ class ReadCalls:
         return MessageBatch(
             topic=topic,
             queue_id=queue_id,
-            first_offset=offset,
+            offset=offset,
             next_offset=response.next_offset if records else max(offset, response.next_offset),
-            min_offset=response.min_offset,
-            max_offset=response.max_offset,
+            first_offset=response.min_offset,
+            end_offset=response.max_offset,
             applied_index=response.applied_index,
             node_id=response.node_id,
             size_bytes=len(records),
@@ -218,8 +218,8 @@ class ReadCalls:
 
     def group_of(self, queue: Queue, freshness: ReadFreshness) -> BrokerGroup:
         """Return the group of a queue: the one it names, else the one of the node to ask."""
-        if queue.group or freshness.node_id is None:
-            return self._groups.get(queue.group)
+        if queue.broker_group or freshness.node_id is None:
+            return self._groups.get(queue.broker_group)
         return self._groups.of_node(freshness.node_id)
 
     def asked_groups(self, freshness: ReadFreshness) -> tuple[BrokerGroup, ...]:
@@ -374,7 +374,7 @@ class ReadCalls:
         wanted = parse_position(position)
         if reading.freshness.is_any and (wanted == FIRST or isinstance(wanted, Time)):
             there = await self.queue_offsets(queues, reading)
-            los = {queue: row.min_offset for queue, row in zip(queues, there, strict=True)}
+            los = {queue: row.first_offset for queue, row in zip(queues, there, strict=True)}
             # The log of that replica begins there; the leader's may have what comes first.
             unsure = [queue for queue, lo in los.items() if lo and offsets[queue] <= lo]
             led = replace(reading.freshness, consistency=Consistency.LEADER)
@@ -394,12 +394,12 @@ class ReadCalls:
         ranges = await self.queue_offsets(queues, reading)
         if isinstance(wanted, int):
             return {
-                queue: max(q.min_offset, q.max_offset + wanted)
+                queue: max(q.first_offset, q.end_offset + wanted)
                 for queue, q in zip(queues, ranges, strict=True)
             }
         assert wanted in (FIRST, END), f"position {wanted!r}"
         return {
-            queue: q.min_offset if wanted == FIRST else q.max_offset
+            queue: q.first_offset if wanted == FIRST else q.end_offset
             for queue, q in zip(queues, ranges, strict=True)
         }
 
@@ -412,7 +412,7 @@ class ReadCalls:
         async def ask(group: BrokerGroup) -> list[Message]:
             response = await self._ask(group, request, reading)
             return decode_records(
-                response.records, group=group.name, newest_move=_newest_move(response)
+                response.records, broker_group=group.name, newest_move=_newest_move(response)
             )
 
         tasks = [
@@ -479,7 +479,7 @@ def _with_key(
 ) -> list[Message]:
     newest_move = _newest_move(answer)
     messages = decode_records(
-        answer.records, topic=topic, group=group.name, newest_move=newest_move
+        answer.records, topic=topic, broker_group=group.name, newest_move=newest_move
     )
     return [m for m in messages if key in m.keys or m.properties.get("UNIQ_KEY") == key]
 

@@ -60,5 +60,5 @@ class Starts:
         return positions | await reads.positions(later, FIRST, reading)
 
     def _is_old(self, queue: Queue) -> bool:
-        place = (queue.group, queue.topic)
+        place = (queue.broker_group, queue.topic)
         return queue.queue_id < self._counts.get(place, 0) and place not in self.begun

@@ -183,7 +183,7 @@ class MemberStatus(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., is_voter: _Optional[bool] = ..., is_connected: _Optional[bool] = ..., match_index: _Optional[int] = ..., progress: _Optional[str] = ...) -> None: ...
 
 class NodeStatusResponse(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "version", "role", "term", "leader_id", "first_index", "last_index", "durable_index", "commit_index", "applied_index", "first_position", "end_position", "flush", "standing", "disk_state", "disk_used_ratio", "uptime_ms", "appends_total", "appended_size_bytes_total", "pulls_total", "busy_total", "in_flight_size_bytes", "is_draining", "loss_from_index", "members", "detail", "pid", "replication", "pulled_records_total", "level", "level_max")
+    __slots__ = ("cluster_id", "node_id", "version", "role", "term", "leader_id", "first_index", "last_index", "durable_index", "commit_index", "applied_index", "first_log_position", "end_log_position", "flush", "standing", "disk_state", "disk_used_ratio", "uptime_ms", "appends_total", "appended_size_bytes_total", "pulls_total", "busy_total", "in_flight_size_bytes", "is_draining", "loss_from_index", "members", "detail", "pid", "replication", "pulled_records_total", "level", "level_max")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -195,8 +195,8 @@ class NodeStatusResponse(_message.Message):
     DURABLE_INDEX_FIELD_NUMBER: _ClassVar[int]
     COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
     APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
-    FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
-    END_POSITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
+    END_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
     DISK_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -227,8 +227,8 @@ class NodeStatusResponse(_message.Message):
     durable_index: int
     commit_index: int
     applied_index: int
-    first_position: int
-    end_position: int
+    first_log_position: int
+    end_log_position: int
     flush: str
     standing: str
     disk_state: str
@@ -248,7 +248,7 @@ class NodeStatusResponse(_message.Message):
     pulled_records_total: int
     level: int
     level_max: int
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., first_position: _Optional[int] = ..., end_position: _Optional[int] = ..., flush: _Optional[str] = ..., standing: _Optional[str] = ..., disk_state: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., uptime_ms: _Optional[int] = ..., appends_total: _Optional[int] = ..., appended_size_bytes_total: _Optional[int] = ..., pulls_total: _Optional[int] = ..., busy_total: _Optional[int] = ..., in_flight_size_bytes: _Optional[int] = ..., is_draining: _Optional[bool] = ..., loss_from_index: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., detail: _Optional[str] = ..., pid: _Optional[int] = ..., replication: _Optional[str] = ..., pulled_records_total: _Optional[int] = ..., level: _Optional[int] = ..., level_max: _Optional[int] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., first_log_position: _Optional[int] = ..., end_log_position: _Optional[int] = ..., flush: _Optional[str] = ..., standing: _Optional[str] = ..., disk_state: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., uptime_ms: _Optional[int] = ..., appends_total: _Optional[int] = ..., appended_size_bytes_total: _Optional[int] = ..., pulls_total: _Optional[int] = ..., busy_total: _Optional[int] = ..., in_flight_size_bytes: _Optional[int] = ..., is_draining: _Optional[bool] = ..., loss_from_index: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., detail: _Optional[str] = ..., pid: _Optional[int] = ..., replication: _Optional[str] = ..., pulled_records_total: _Optional[int] = ..., level: _Optional[int] = ..., level_max: _Optional[int] = ...) -> None: ...
 
 class FinalizeUpgradeRequest(_message.Message):
     __slots__ = ()
@@ -321,62 +321,62 @@ class ChainDigestRequest(_message.Message):
     def __init__(self, index: _Optional[int] = ...) -> None: ...
 
 class ChainDigestResponse(_message.Message):
-    __slots__ = ("index", "term", "chain_crc", "end_position")
+    __slots__ = ("index", "term", "chain_crc", "end_log_position")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     CHAIN_CRC_FIELD_NUMBER: _ClassVar[int]
-    END_POSITION_FIELD_NUMBER: _ClassVar[int]
+    END_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
     index: int
     term: int
     chain_crc: int
-    end_position: int
-    def __init__(self, index: _Optional[int] = ..., term: _Optional[int] = ..., chain_crc: _Optional[int] = ..., end_position: _Optional[int] = ...) -> None: ...
+    end_log_position: int
+    def __init__(self, index: _Optional[int] = ..., term: _Optional[int] = ..., chain_crc: _Optional[int] = ..., end_log_position: _Optional[int] = ...) -> None: ...
 
 class HaStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class HaReplica(_message.Message):
-    __slots__ = ("node_id", "address", "is_connected", "acked_position", "lag_size_bytes", "is_in_sync")
+    __slots__ = ("node_id", "address", "is_connected", "acked_log_position", "lag_size_bytes", "is_in_sync")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     IS_CONNECTED_FIELD_NUMBER: _ClassVar[int]
-    ACKED_POSITION_FIELD_NUMBER: _ClassVar[int]
+    ACKED_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
     LAG_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     IS_IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     address: str
     is_connected: bool
-    acked_position: int
+    acked_log_position: int
     lag_size_bytes: int
     is_in_sync: bool
-    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., is_connected: _Optional[bool] = ..., acked_position: _Optional[int] = ..., lag_size_bytes: _Optional[int] = ..., is_in_sync: _Optional[bool] = ...) -> None: ...
+    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., is_connected: _Optional[bool] = ..., acked_log_position: _Optional[int] = ..., lag_size_bytes: _Optional[int] = ..., is_in_sync: _Optional[bool] = ...) -> None: ...
 
 class HaLoss(_message.Message):
-    __slots__ = ("unix_ms", "epoch", "lo_position", "hi_position", "acked_hi_position", "is_exact", "record_count", "acked_record_count", "file")
+    __slots__ = ("unix_ms", "epoch", "first_log_position", "end_log_position", "acked_end_log_position", "is_exact", "record_count", "acked_record_count", "file")
     UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    LO_POSITION_FIELD_NUMBER: _ClassVar[int]
-    HI_POSITION_FIELD_NUMBER: _ClassVar[int]
-    ACKED_HI_POSITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
+    END_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
+    ACKED_END_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
     IS_EXACT_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     ACKED_RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     unix_ms: int
     epoch: int
-    lo_position: int
-    hi_position: int
-    acked_hi_position: int
+    first_log_position: int
+    end_log_position: int
+    acked_end_log_position: int
     is_exact: bool
     record_count: int
     acked_record_count: int
     file: str
-    def __init__(self, unix_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., lo_position: _Optional[int] = ..., hi_position: _Optional[int] = ..., acked_hi_position: _Optional[int] = ..., is_exact: _Optional[bool] = ..., record_count: _Optional[int] = ..., acked_record_count: _Optional[int] = ..., file: _Optional[str] = ...) -> None: ...
+    def __init__(self, unix_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., first_log_position: _Optional[int] = ..., end_log_position: _Optional[int] = ..., acked_end_log_position: _Optional[int] = ..., is_exact: _Optional[bool] = ..., record_count: _Optional[int] = ..., acked_record_count: _Optional[int] = ..., file: _Optional[str] = ...) -> None: ...
 
 class HaStatusResponse(_message.Message):
-    __slots__ = ("group", "node_id", "replication", "role", "mode", "epoch", "master_id", "highest_epoch", "copies", "node_ids", "standing", "log_epoch", "first_position", "end_position", "durable_position", "confirm_position", "epoch_start_position", "in_sync", "replicas", "losses", "detail")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("broker_group", "node_id", "replication", "role", "mode", "epoch", "master_id", "highest_epoch", "copies", "node_ids", "standing", "log_epoch", "first_log_position", "end_log_position", "durable_log_position", "confirm_log_position", "epoch_start_log_position", "in_sync", "replicas", "losses", "detail")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -388,16 +388,16 @@ class HaStatusResponse(_message.Message):
     NODE_IDS_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
     LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
-    END_POSITION_FIELD_NUMBER: _ClassVar[int]
-    DURABLE_POSITION_FIELD_NUMBER: _ClassVar[int]
-    CONFIRM_POSITION_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_START_POSITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
+    END_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_START_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
-    group: str
+    broker_group: str
     node_id: int
     replication: str
     role: str
@@ -409,16 +409,16 @@ class HaStatusResponse(_message.Message):
     node_ids: _containers.RepeatedScalarFieldContainer[int]
     standing: str
     log_epoch: int
-    first_position: int
-    end_position: int
-    durable_position: int
-    confirm_position: int
-    epoch_start_position: int
+    first_log_position: int
+    end_log_position: int
+    durable_log_position: int
+    confirm_log_position: int
+    epoch_start_log_position: int
     in_sync: _containers.RepeatedScalarFieldContainer[int]
     replicas: _containers.RepeatedCompositeFieldContainer[HaReplica]
     losses: _containers.RepeatedCompositeFieldContainer[HaLoss]
     detail: str
-    def __init__(self, group: _Optional[str] = ..., node_id: _Optional[int] = ..., replication: _Optional[str] = ..., role: _Optional[str] = ..., mode: _Optional[str] = ..., epoch: _Optional[int] = ..., master_id: _Optional[int] = ..., highest_epoch: _Optional[int] = ..., copies: _Optional[int] = ..., node_ids: _Optional[_Iterable[int]] = ..., standing: _Optional[str] = ..., log_epoch: _Optional[int] = ..., first_position: _Optional[int] = ..., end_position: _Optional[int] = ..., durable_position: _Optional[int] = ..., confirm_position: _Optional[int] = ..., epoch_start_position: _Optional[int] = ..., in_sync: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[_Union[HaReplica, _Mapping]]] = ..., losses: _Optional[_Iterable[_Union[HaLoss, _Mapping]]] = ..., detail: _Optional[str] = ...) -> None: ...
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[int] = ..., replication: _Optional[str] = ..., role: _Optional[str] = ..., mode: _Optional[str] = ..., epoch: _Optional[int] = ..., master_id: _Optional[int] = ..., highest_epoch: _Optional[int] = ..., copies: _Optional[int] = ..., node_ids: _Optional[_Iterable[int]] = ..., standing: _Optional[str] = ..., log_epoch: _Optional[int] = ..., first_log_position: _Optional[int] = ..., end_log_position: _Optional[int] = ..., durable_log_position: _Optional[int] = ..., confirm_log_position: _Optional[int] = ..., epoch_start_log_position: _Optional[int] = ..., in_sync: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[_Union[HaReplica, _Mapping]]] = ..., losses: _Optional[_Iterable[_Union[HaLoss, _Mapping]]] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class HaPromoteRequest(_message.Message):
     __slots__ = ("timeout_ms",)
@@ -427,11 +427,11 @@ class HaPromoteRequest(_message.Message):
     def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
 
 class HaPromoteResponse(_message.Message):
-    __slots__ = ("epoch", "master_id", "start_position")
+    __slots__ = ("epoch", "master_id", "start_log_position")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MASTER_ID_FIELD_NUMBER: _ClassVar[int]
-    START_POSITION_FIELD_NUMBER: _ClassVar[int]
+    START_LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     master_id: int
-    start_position: int
-    def __init__(self, epoch: _Optional[int] = ..., master_id: _Optional[int] = ..., start_position: _Optional[int] = ...) -> None: ...
+    start_log_position: int
+    def __init__(self, epoch: _Optional[int] = ..., master_id: _Optional[int] = ..., start_log_position: _Optional[int] = ...) -> None: ...

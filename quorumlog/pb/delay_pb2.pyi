@@ -29,18 +29,18 @@ class DelayStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DelayQueue(_message.Message):
-    __slots__ = ("level", "delay_ms", "held_count", "floor_offset", "max_offset")
+    __slots__ = ("level", "delay_ms", "held_count", "floor_offset", "end_offset")
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     HELD_COUNT_FIELD_NUMBER: _ClassVar[int]
     FLOOR_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     level: int
     delay_ms: int
     held_count: int
     floor_offset: int
-    max_offset: int
-    def __init__(self, level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., held_count: _Optional[int] = ..., floor_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+    end_offset: int
+    def __init__(self, level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., held_count: _Optional[int] = ..., floor_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class DelayStatusResponse(_message.Message):
     __slots__ = ("queues", "held_count", "held_count_max", "horizon_ms", "next_due_unix_ms", "now_unix_ms", "undeliverable_count", "is_loading")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19quorumlog/v1/lookup.proto\x12\x0cquorumlog.v1\")\n\x13TraceMessageRequest\x12\x12\n\nmessage_id\x18\x01 \x01(\t\"e\n\x14TraceMessageResponse\x12(\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.quorumlog.v1.TraceEvent\x12\x13\n\x0bis_complete\x18\x02 \x01(\x08\x12\x0e\n\x06record\x18\x03 \x01(\x0c\"\x98\x01\n\nTraceEvent\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07unix_ms\x18\x02 \x01(\x03\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x10\n\x08queue_id\x18\x04 \x01(\x05\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x12\n\nmessage_id\x18\x06 \x01(\t\x12\r\n\x05group\x18\x07 \x01(\t\x12\x17\n\x0freconsume_times\x18\x08 \x01(\r\"\"\n\x11TopicSizesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"<\n\nSizeBucket\x12\x18\n\x10\x62\x65low_size_bytes\x18\x01 \x01(\r\x12\x14\n\x0crecord_count\x18\x02 \x01(\x04\"\x91\x01\n\x12TopicSizesResponse\x12\x14\n\x0crecord_count\x18\x01 \x01(\x04\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12)\n\x07\x62uckets\x18\x03 \x03(\x0b\x32\x18.quorumlog.v1.SizeBucket\x12\x15\n\rsince_unix_ms\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\r2\xb7\x01\n\rLookupService\x12U\n\x0cTraceMessage\x12!.quorumlog.v1.TraceMessageRequest\x1a\".quorumlog.v1.TraceMessageResponse\x12O\n\nTopicSizes\x12\x1f.quorumlog.v1.TopicSizesRequest\x1a .quorumlog.v1.TopicSizesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19quorumlog/v1/lookup.proto\x12\x0cquorumlog.v1\")\n\x13TraceMessageRequest\x12\x12\n\nmessage_id\x18\x01 \x01(\t\"e\n\x14TraceMessageResponse\x12(\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.quorumlog.v1.TraceEvent\x12\x13\n\x0bis_complete\x18\x02 \x01(\x08\x12\x0e\n\x06record\x18\x03 \x01(\x0c\"\xb0\x01\n\nTraceEvent\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07unix_ms\x18\x02 \x01(\x03\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x10\n\x08queue_id\x18\x04 \x01(\x05\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x12\n\nmessage_id\x18\x06 \x01(\t\x12\r\n\x05group\x18\x07 \x01(\t\x12\x17\n\x0freconsume_times\x18\x08 \x01(\r\x12\x16\n\x0eproducer_group\x18\t \x01(\t\"\"\n\x11TopicSizesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"<\n\nSizeBucket\x12\x18\n\x10\x62\x65low_size_bytes\x18\x01 \x01(\r\x12\x14\n\x0crecord_count\x18\x02 \x01(\x04\"\x91\x01\n\x12TopicSizesResponse\x12\x14\n\x0crecord_count\x18\x01 \x01(\x04\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12)\n\x07\x62uckets\x18\x03 \x03(\x0b\x32\x18.quorumlog.v1.SizeBucket\x12\x15\n\rsince_unix_ms\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\r2\xb7\x01\n\rLookupService\x12U\n\x0cTraceMessage\x12!.quorumlog.v1.TraceMessageRequest\x1a\".quorumlog.v1.TraceMessageResponse\x12O\n\nTopicSizes\x12\x1f.quorumlog.v1.TopicSizesRequest\x1a .quorumlog.v1.TopicSizesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,13 +36,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRACEMESSAGERESPONSE']._serialized_start=86
   _globals['_TRACEMESSAGERESPONSE']._serialized_end=187
   _globals['_TRACEEVENT']._serialized_start=190
-  _globals['_TRACEEVENT']._serialized_end=342
-  _globals['_TOPICSIZESREQUEST']._serialized_start=344
-  _globals['_TOPICSIZESREQUEST']._serialized_end=378
-  _globals['_SIZEBUCKET']._serialized_start=380
-  _globals['_SIZEBUCKET']._serialized_end=440
-  _globals['_TOPICSIZESRESPONSE']._serialized_start=443
-  _globals['_TOPICSIZESRESPONSE']._serialized_end=588
-  _globals['_LOOKUPSERVICE']._serialized_start=591
-  _globals['_LOOKUPSERVICE']._serialized_end=774
+  _globals['_TRACEEVENT']._serialized_end=366
+  _globals['_TOPICSIZESREQUEST']._serialized_start=368
+  _globals['_TOPICSIZESREQUEST']._serialized_end=402
+  _globals['_SIZEBUCKET']._serialized_start=404
+  _globals['_SIZEBUCKET']._serialized_end=464
+  _globals['_TOPICSIZESRESPONSE']._serialized_start=467
+  _globals['_TOPICSIZESRESPONSE']._serialized_end=612
+  _globals['_LOOKUPSERVICE']._serialized_start=615
+  _globals['_LOOKUPSERVICE']._serialized_end=798
 # @@protoc_insertion_point(module_scope)

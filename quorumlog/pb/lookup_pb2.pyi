@@ -23,7 +23,7 @@ class TraceMessageResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[TraceEvent, _Mapping]]] = ..., is_complete: _Optional[bool] = ..., record: _Optional[bytes] = ...) -> None: ...
 
 class TraceEvent(_message.Message):
-    __slots__ = ("kind", "unix_ms", "topic", "queue_id", "offset", "message_id", "group", "reconsume_times")
+    __slots__ = ("kind", "unix_ms", "topic", "queue_id", "offset", "message_id", "group", "reconsume_times", "producer_group")
     KIND_FIELD_NUMBER: _ClassVar[int]
     UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class TraceEvent(_message.Message):
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     RECONSUME_TIMES_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_GROUP_FIELD_NUMBER: _ClassVar[int]
     kind: str
     unix_ms: int
     topic: str
@@ -40,7 +41,8 @@ class TraceEvent(_message.Message):
     message_id: str
     group: str
     reconsume_times: int
-    def __init__(self, kind: _Optional[str] = ..., unix_ms: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., message_id: _Optional[str] = ..., group: _Optional[str] = ..., reconsume_times: _Optional[int] = ...) -> None: ...
+    producer_group: str
+    def __init__(self, kind: _Optional[str] = ..., unix_ms: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., message_id: _Optional[str] = ..., group: _Optional[str] = ..., reconsume_times: _Optional[int] = ..., producer_group: _Optional[str] = ...) -> None: ...
 
 class TopicSizesRequest(_message.Message):
     __slots__ = ("topic",)

@@ -12,7 +12,7 @@ class NameServerStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NameServerStatusResponse(_message.Message):
-    __slots__ = ("state", "address", "leader", "members", "term", "commit_index", "applied_index", "journal_size_bytes", "directory_size_bytes", "directory_size_bytes_max", "refused_connections", "failure", "is_encrypted", "node_id", "group", "problem", "refused_reports", "group_problems")
+    __slots__ = ("state", "address", "leader", "members", "term", "commit_index", "applied_index", "journal_size_bytes", "directory_size_bytes", "directory_size_bytes_max", "refused_connections", "failure", "is_encrypted", "node_id", "broker_group", "problem", "refused_reports", "broker_group_problems")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
@@ -27,10 +27,10 @@ class NameServerStatusResponse(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     IS_ENCRYPTED_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     REFUSED_REPORTS_FIELD_NUMBER: _ClassVar[int]
-    GROUP_PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    BROKER_GROUP_PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     state: str
     address: str
     leader: str
@@ -45,19 +45,19 @@ class NameServerStatusResponse(_message.Message):
     failure: str
     is_encrypted: bool
     node_id: int
-    group: str
+    broker_group: str
     problem: str
     refused_reports: int
-    group_problems: _containers.RepeatedCompositeFieldContainer[GroupProblem]
-    def __init__(self, state: _Optional[str] = ..., address: _Optional[str] = ..., leader: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., journal_size_bytes: _Optional[int] = ..., directory_size_bytes: _Optional[int] = ..., directory_size_bytes_max: _Optional[int] = ..., refused_connections: _Optional[int] = ..., failure: _Optional[str] = ..., is_encrypted: _Optional[bool] = ..., node_id: _Optional[int] = ..., group: _Optional[str] = ..., problem: _Optional[str] = ..., refused_reports: _Optional[int] = ..., group_problems: _Optional[_Iterable[_Union[GroupProblem, _Mapping]]] = ...) -> None: ...
+    broker_group_problems: _containers.RepeatedCompositeFieldContainer[BrokerGroupProblem]
+    def __init__(self, state: _Optional[str] = ..., address: _Optional[str] = ..., leader: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., journal_size_bytes: _Optional[int] = ..., directory_size_bytes: _Optional[int] = ..., directory_size_bytes_max: _Optional[int] = ..., refused_connections: _Optional[int] = ..., failure: _Optional[str] = ..., is_encrypted: _Optional[bool] = ..., node_id: _Optional[int] = ..., broker_group: _Optional[str] = ..., problem: _Optional[str] = ..., refused_reports: _Optional[int] = ..., broker_group_problems: _Optional[_Iterable[_Union[BrokerGroupProblem, _Mapping]]] = ...) -> None: ...
 
-class GroupProblem(_message.Message):
-    __slots__ = ("group", "problem")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+class BrokerGroupProblem(_message.Message):
+    __slots__ = ("broker_group", "problem")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
-    group: str
+    broker_group: str
     problem: str
-    def __init__(self, group: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+    def __init__(self, broker_group: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class TopicRouteRequest(_message.Message):
     __slots__ = ("topic",)
@@ -82,8 +82,8 @@ class BrokerInfo(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., ha_address: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., silent_ms: _Optional[int] = ...) -> None: ...
 
 class TopicShare(_message.Message):
-    __slots__ = ("group", "kind", "cluster", "master_id", "epoch", "read_queue_count", "write_queue_count", "permission", "brokers", "in_sync")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("broker_group", "kind", "cluster", "master_id", "epoch", "read_queue_count", "write_queue_count", "permission", "brokers", "in_sync")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     MASTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -93,7 +93,7 @@ class TopicShare(_message.Message):
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
-    group: str
+    broker_group: str
     kind: str
     cluster: str
     master_id: int
@@ -103,7 +103,7 @@ class TopicShare(_message.Message):
     permission: int
     brokers: _containers.RepeatedCompositeFieldContainer[BrokerInfo]
     in_sync: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, group: _Optional[str] = ..., kind: _Optional[str] = ..., cluster: _Optional[str] = ..., master_id: _Optional[int] = ..., epoch: _Optional[int] = ..., read_queue_count: _Optional[int] = ..., write_queue_count: _Optional[int] = ..., permission: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[BrokerInfo, _Mapping]]] = ..., in_sync: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, broker_group: _Optional[str] = ..., kind: _Optional[str] = ..., cluster: _Optional[str] = ..., master_id: _Optional[int] = ..., epoch: _Optional[int] = ..., read_queue_count: _Optional[int] = ..., write_queue_count: _Optional[int] = ..., permission: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[BrokerInfo, _Mapping]]] = ..., in_sync: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TopicRouteResponse(_message.Message):
     __slots__ = ("shares", "rocketmq_json")

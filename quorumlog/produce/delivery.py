@@ -354,7 +354,7 @@ class Batch:
             topic=topic,
             queue_id=queue_id,
             queue_offset=queue_offset,
-            position=position,
+            log_position=position,
             index=response.index,
             term=response.term,
             durability=_DURABILITY[durability],
@@ -365,7 +365,7 @@ class Batch:
             duration_ms=round((self.done_s - self.created_s) * 1000, 3),
             commit_us=response.commit_us,
             is_duplicate=response.is_duplicate,
-            group=self.group,
+            broker_group=self.group,
             due_unix_ms=response.due_unix_ms[i] if response.due_unix_ms else 0,
         )
 

@@ -104,7 +104,7 @@ class Producer(Closing):
         queue_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
-        group: str = "",
+        broker_group: str = "",
         delay: float | None = None,
         level: int | None = None,
         deliver_at: float | None = None,
@@ -117,9 +117,9 @@ class Producer(Closing):
         robin a batch at a time. `key` (several with one blank between) is indexed for
         `query_by_key`; consumers can filter by `tag`. A str body is sent as UTF-8.
 
-        In a cluster of several broker groups `group` names one of them. Without it a `queue_id` is
-        of the first group by name, a key has a group of its own, and a message with neither goes to
-        any group that answers.
+        In a cluster of several broker groups `broker_group` names one of them. Without it a
+        `queue_id` is of the first one by name, a key has one of its own, and a message with neither
+        goes to any that answers.
 
         Messages of one `message_group` go to one queue, for as long as the number of queues stays,
         and are consumed in order there (`pop_consumer(fifo=True)`).
@@ -145,7 +145,7 @@ class Producer(Closing):
         deadline = None
         if self._room_waiters or not self._has_room(size_bytes):
             deadline = await self._wait_for_room(size_bytes, limit)
-        backlog = None if limit or group or extra else self._accumulator.only
+        backlog = None if limit or broker_group or extra else self._accumulator.only
         if backlog is not None and forks.own[0] and not self._is_closed:
             route = backlog.sender.clear_route(topic)
             if route is not None:  # The straight way, past the buffer.
@@ -156,7 +156,7 @@ class Producer(Closing):
                 self._held_size_bytes += size_bytes
                 await batch.waiter()
                 return batch.receipt(0)
-        return await self._add(entry, size_bytes, group, extra, limit, deadline).receipt()
+        return await self._add(entry, size_bytes, broker_group, extra, limit, deadline).receipt()
 
     @checks_itself
     async def enqueue(
@@ -169,7 +169,7 @@ class Producer(Closing):
         queue_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
-        group: str = "",
+        broker_group: str = "",
         delay: float | None = None,
         level: int | None = None,
         deliver_at: float | None = None,
@@ -190,7 +190,7 @@ class Producer(Closing):
         size_bytes = size_bytes_of(entry)
         if self._room_waiters or not self._has_room(size_bytes):
             await self._wait_for_room(size_bytes, limit)
-        return self._add(entry, size_bytes, group, extra, limit)
+        return self._add(entry, size_bytes, broker_group, extra, limit)
 
     @checks_itself
     def send_nowait(
@@ -203,7 +203,7 @@ class Producer(Closing):
         queue_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
-        group: str = "",
+        broker_group: str = "",
         delay: float | None = None,
         level: int | None = None,
         deliver_at: float | None = None,
@@ -220,7 +220,7 @@ class Producer(Closing):
         size_bytes = size_bytes_of(entry)
         if not self._has_room(size_bytes):
             raise self._busy("is full")
-        return self._add(entry, size_bytes, group, extra, limit)
+        return self._add(entry, size_bytes, broker_group, extra, limit)
 
     @checks_itself
     async def send_batch(
@@ -232,7 +232,7 @@ class Producer(Closing):
         tag: str | None = None,
         queue_id: int | None = None,
         properties: Mapping[str, str] | None = None,
-        group: str = "",
+        broker_group: str = "",
         delay: float | None = None,
         level: int | None = None,
         deliver_at: float | None = None,
@@ -261,14 +261,14 @@ class Producer(Closing):
                 f"a batch of {len(entries)} messages and {size_bytes} bytes, the limits are "
                 f"{BATCH_COUNT_LIMIT} and {room}; send less at once"
             )
-        return await self.send_entries(entries, size_bytes, group, extra, limit=limit)
+        return await self.send_entries(entries, size_bytes, broker_group, extra, limit=limit)
 
     @checks_itself
     async def send_entries(
         self,
         entries: list[Entry],
         size_bytes: int,
-        group: str,
+        broker_group: str,
         extra: bytes = b"",
         deadline: Deadline | None = None,
         limit: Deadline | None = None,
@@ -279,8 +279,8 @@ class Producer(Closing):
             deadline = await self._wait_for_room(size_bytes, limit or deadline)
         self._check_open()
         backlog = self._accumulator.only
-        if backlog is None or group:
-            backlog = self._accumulator.choose_for_all(entries, group)
+        if backlog is None or broker_group:
+            backlog = self._accumulator.choose_for_all(entries, broker_group)
         batch = self._put_whole(backlog, extra, entries, size_bytes, deadline, limit)
         await batch.wait()
         return batch.receipts()
@@ -337,10 +337,10 @@ class Producer(Closing):
             )
         )
 
-    def incarnation_in(self, group: BrokerGroup) -> ProducerIncarnation | None:
+    def incarnation_in(self, broker_group: BrokerGroup) -> ProducerIncarnation | None:
         """Return the claim of its name in a broker group; None without a name, or before it sent
         anything there."""
-        senders = [backlog.sender for backlog in self._accumulator if backlog.group is group]
+        senders = [backlog.sender for backlog in self._accumulator if backlog.group is broker_group]
         return senders[0].identity.incarnation if senders else None
 
     def stats(self) -> ProducerStats:
@@ -364,7 +364,7 @@ class Producer(Closing):
         self,
         entry: Entry,
         size_bytes: int,
-        group: str,
+        broker_group: str,
         extra: bytes,
         limit: Deadline | None,
         deadline: Deadline | None = None,
@@ -373,8 +373,8 @@ class Producer(Closing):
         caller has checked the room, and a new batch has what is left of its time."""
         self._check_open()
         backlog = self._accumulator.only
-        if backlog is None or group:
-            backlog = self._accumulator.choose(entry, group)
+        if backlog is None or broker_group:
+            backlog = self._accumulator.choose(entry, broker_group)
         if limit is not None:
             whole = self._put_whole(backlog, extra, [entry], size_bytes, None, limit)
             return Delivery(whole, 0)

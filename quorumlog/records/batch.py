@@ -260,13 +260,13 @@ def encode_single(entry: Entry, queue_id: int, born_unix_ms: int) -> bytes:
 
 
 def decode_records(
-    records: bytes, *, topic: str = "", group: str = "", newest_move: int | None = None
+    records: bytes, *, topic: str = "", broker_group: str = "", newest_move: int | None = None
 ) -> list[Message]:
     """Decode records that lie back to back, in order; every body CRC is checked.
 
-    `topic` is the expected one: it saves time and is not required. `group` is the broker group of
-    the log, `newest_move` the last move when they were read. The messages hold no reference to
-    `records`. Raises CorruptRecordError naming the byte.
+    `topic` is the expected one: it saves time and is not required. `broker_group`
+    has the log, `newest_move` is the last move when they were read. The messages hold no reference
+    to `records`. Raises CorruptRecordError naming the byte.
     """
     messages: list[Message] = []
     append, unpack = messages.append, _DECODE.unpack_from
@@ -290,16 +290,16 @@ def decode_records(
             if crc32(body) & 0x7FFFFFFF != crc:
                 raise _corrupt(at, f"body CRC is {crc32(body) & 0x7FFFFFFF:08X}, not {crc:08X}")
             head = records[at : at + 88]
-            append(Message(topic, queue_id, offset, body, head, b"", group, newest_move))
+            append(Message(topic, queue_id, offset, body, head, b"", broker_group, newest_move))
         else:
-            append(_decode_any(records, at, hi, group, newest_move))
+            append(_decode_any(records, at, hi, broker_group, newest_move))
         at = end
     if at != hi:
         raise _corrupt(at, f"{hi - at} bytes are left over")
     return messages
 
 
-def _decode_any(records: bytes, at: int, hi: int, group: str, newest_move: int | None) -> Message:
+def _decode_any(records: bytes, at: int, hi: int, where: str, newest_move: int | None) -> Message:
     """Decode a record of any kind: properties, other topic, compressed, version 2, IPv6 hosts."""
     size_bytes, magic, crc, queue_id, offset, sys_flag, _ = _DECODE.unpack_from(records, at)
     if magic not in (MAGIC_V1, MAGIC_V2):
@@ -328,7 +328,7 @@ def _decode_any(records: bytes, at: int, hi: int, group: str, newest_move: int |
         raise _corrupt(at, "topic is no text") from None
     kind = CompressedMessage if sys_flag & IS_COMPRESSED else Message
     head = records[at:body_at]
-    return kind(topic, queue_id, offset, body, head, properties, group, newest_move)
+    return kind(topic, queue_id, offset, body, head, properties, where, newest_move)
 
 
 def _check_property_crc(records: bytes, at: int, end: int, properties: bytes) -> None:
@@ -340,9 +340,9 @@ def _check_property_crc(records: bytes, at: int, end: int, properties: bytes) ->
             raise _corrupt(at, "property CRC does not match")
 
 
-def message_id(store_host: bytes, position: int) -> str:
-    """Return the message id: the host field and the position in upper-case hex (1.10)."""
-    return (store_host + _TIME.pack(position)).hex().upper()
+def message_id(store_host: bytes, log_position: int) -> str:
+    """Return the message id: the host field and the log position in upper-case hex (1.10)."""
+    return (store_host + _TIME.pack(log_position)).hex().upper()
 
 
 def key_queue(key: str, queue_count: int) -> int:

@@ -30,7 +30,8 @@ class Message:
     """
 
     __slots__ = (
-        "_head", "_properties", "body", "group", "newest_move", "queue_id", "queue_offset", "topic",
+        "_head", "_properties", "body", "broker_group", "newest_move", "queue_id", "queue_offset",
+        "topic",
     )  # fmt: skip
 
     def __init__(
@@ -41,7 +42,7 @@ class Message:
         body: bytes,
         head: bytes,
         properties: bytes | dict[str, str],
-        group: str = "",
+        broker_group: str = "",
         newest_move: int | None = None,
     ) -> None:
         self.topic = topic
@@ -50,7 +51,7 @@ class Message:
         self._head = head  # The record up to its body.
         self.body = body
         self._properties: bytes | dict[str, str] = properties
-        self.group = group  # The broker group whose log it is in.
+        self.broker_group = broker_group  # Its log has the message.
         self.newest_move = newest_move
         """As that of its batch. None also for dead letters, traces, messages of transactions, and
         those that were popped: they were not read from a queue to be consumed in its order."""
@@ -60,7 +61,7 @@ class Message:
         """The arguments to make an equal message."""
         head, where = self._head, (self.topic, self.queue_id, self.queue_offset)
         return (
-            *where, self.stored_body, head, self._properties, self.group, self.newest_move,
+            *where, self.stored_body, head, self._properties, self.broker_group, self.newest_move,
         )  # fmt: skip
 
     @property
@@ -79,7 +80,7 @@ class Message:
         return int(_INT32.unpack_from(self._head, 16)[0])
 
     @property
-    def position(self) -> int:
+    def log_position(self) -> int:
         """Byte of the log at which the record begins."""
         return int(_TIME.unpack_from(self._head, 28)[0])
 
@@ -121,8 +122,8 @@ class Message:
         return self.topic
 
     @property
-    def prepared_transaction_position(self) -> int:
-        """Position of the half message of a transaction."""
+    def prepared_transaction_log_position(self) -> int:
+        """Log position of the half message of a transaction."""
         return int(_TIME.unpack_from(self._head, len(self._head) - 12)[0])
 
     @property
@@ -161,8 +162,8 @@ class Message:
     def to_dict(self) -> dict[str, Any]:
         """Return the message under stable names; `body` stays bytes."""
         names = (
-            "message_id topic queue_id queue_offset position size_bytes born_unix_ms store_unix_ms "
-            "key tag properties flag sys_flag reconsume_times body group"
+            "message_id topic queue_id queue_offset log_position size_bytes born_unix_ms "
+            "store_unix_ms key tag properties flag sys_flag reconsume_times body broker_group"
         )
         values: dict[str, Any] = {name: getattr(self, name) for name in names.split()}
         values["born_host"] = "{}:{}".format(*self.born_host)
@@ -170,7 +171,7 @@ class Message:
         return values
 
     def __repr__(self) -> str:
-        group = f"{self.group}:" if self.group else ""
+        group = f"{self.broker_group}:" if self.broker_group else ""
         where = f"{group}{self.topic}/{self.queue_id}@{self.queue_offset}"
         return f"<Message {where}, {len(self.stored_body)} bytes>"
 
@@ -188,8 +189,8 @@ class Message:
 class MessageBatch(Sequence[Message]):
     """Messages of one queue that were read at once, in order, and the offset to read next.
 
-    `first_offset` is the offset that was asked for, `next_offset` the one to ask for next;
-    `max_offset` is one past the last committed message, so `max_offset - next_offset` is the lag.
+    `offset` is the offset that was asked for, `next_offset` the one to ask for next;
+    `end_offset` is one past the last committed message, so `end_offset - next_offset` is the lag.
     `messages` may be empty although there are later ones: none of those examined had the tags.
     `is_out_of_range`: there is no message at the offset, it has expired or is beyond the end.
     `queue` names the queue with its broker group. `newest_move` is the last move of offsets by a
@@ -198,10 +199,10 @@ class MessageBatch(Sequence[Message]):
 
     topic: str
     queue_id: int
-    first_offset: int
+    offset: int
     next_offset: int
-    min_offset: int
-    max_offset: int
+    first_offset: int
+    end_offset: int
     applied_index: int
     node_id: int
     size_bytes: int
@@ -224,9 +225,9 @@ class MessageBatch(Sequence[Message]):
         return self.messages[at]
 
     @property
-    def group(self) -> str:
+    def broker_group(self) -> str:
         """The broker group whose log they are in."""
-        return self.queue.group
+        return self.queue.broker_group
 
     def bodies(self) -> list[bytes]:
         """Return the bodies alone."""

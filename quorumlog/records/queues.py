@@ -13,19 +13,19 @@ Pair = tuple[str, int]
 
 
 class Queue(tuple[str, int]):
-    """A pair of topic and queue id that also knows its `group`.
+    """A pair of topic and queue id that also knows its `broker_group`.
 
-    A queue unpacks into the pair. Two queues are equal if topic, number and group are, and a pair
-    equals the queue that names no group: so equality is transitive, and pairs and queues can be
-    keys of one dict or set. Queues are in order of topic, group and number.
+    A queue unpacks into the pair. Two queues are equal if topic, number and broker group are, and a
+    pair equals the queue that names no broker group: so equality is transitive, and pairs and
+    queues can be keys of one dict or set. Queues are in order of topic, broker group and number.
     """
 
-    group: str
+    broker_group: str
 
-    def __new__(cls, topic: str, queue_id: int, group: str = "") -> "Queue":
-        """`group` empty: the first one of the cluster by name."""
+    def __new__(cls, topic: str, queue_id: int, broker_group: str = "") -> "Queue":
+        """`broker_group` empty: the first one of the cluster by name."""
         made = super().__new__(cls, (topic, queue_id))
-        made.group = group
+        made.broker_group = broker_group
         return made
 
     @property
@@ -39,8 +39,8 @@ class Queue(tuple[str, int]):
         return self[1]
 
     def __eq__(self, other: object) -> bool:
-        group = other.group if isinstance(other, Queue) else ""
-        return self.group == group and isinstance(other, tuple) and tuple.__eq__(self, other)
+        group = other.broker_group if isinstance(other, Queue) else ""
+        return self.broker_group == group and isinstance(other, tuple) and tuple.__eq__(self, other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -60,24 +60,25 @@ class Queue(tuple[str, int]):
         return _place(self) >= _place(other)
 
     def __repr__(self) -> str:
-        return f"Queue({self.topic!r}, {self.queue_id}, {self.group!r})"
+        return f"Queue({self.topic!r}, {self.queue_id}, {self.broker_group!r})"
 
     def __str__(self) -> str:
-        return f"{self.topic}/{self.queue_id}" + (f" of {self.group}" if self.group else "")
+        where = f" of {self.broker_group}" if self.broker_group else ""
+        return f"{self.topic}/{self.queue_id}{where}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Queue, (self.topic, self.queue_id, self.group)
+        return Queue, (self.topic, self.queue_id, self.broker_group)
 
 
 def _place(named: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the sort key of a name; a pair has the place of the queue without a group."""
-    group = named.group if isinstance(named, Queue) else ""
+    group = named.broker_group if isinstance(named, Queue) else ""
     return (*named[:1], group, *named[1:])
 
 
-def queue_of(named: Pair, group: str = "") -> Queue:
-    """Return a queue as it is, and a pair as a queue of `group`."""
-    return named if isinstance(named, Queue) else Queue(*named, group)
+def queue_of(named: Pair, broker_group: str = "") -> Queue:
+    """Return a queue as it is, and a pair as a queue of `broker_group`."""
+    return named if isinstance(named, Queue) else Queue(*named, broker_group)
 
 
 def queue_in(topic: str, named: int | Pair) -> Queue:

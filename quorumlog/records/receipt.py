@@ -10,12 +10,12 @@ from quorumlog.records.options import Durability
 class Receipt:
     """Proof that a message is in the log of a quorum.
 
-    `position` is the byte of the log at which its record begins, `index` and `term` name the Raft
-    entry that it is part of. `synced_by` are the nodes known to have it. `sent_unix_ms` is when its
-    batch was made (by this machine's clock), `store_unix_ms` when the leader stored it,
+    `log_position` is the byte of the log at which its record begins, `index` and `term` name the
+    Raft entry that it is part of. `synced_by` are the nodes known to have it. `sent_unix_ms` is
+    when its batch was made (by this machine's clock), `store_unix_ms` when the leader stored it,
     `duration_ms` the time from the batch's first message to the receipt, `commit_us` the leader's
-    part of that. `is_duplicate`: an earlier attempt of the batch was in the log already. `group` is
-    the broker group of the log: queue, position, index and term are of that one. `due_unix_ms` is
+    part of that. `is_duplicate`: an earlier attempt of the batch was in the log already.
+    `broker_group` has the log: queue, position, index and term are of that one. `due_unix_ms` is
     when a delayed message is delivered, by the leader's clock, 0 for others. Until then it is no
     message of its topic: `queue_offset` is -1, and `message_id` is for `cancel_delayed`.
     """
@@ -24,7 +24,7 @@ class Receipt:
     topic: str
     queue_id: int
     queue_offset: int
-    position: int
+    log_position: int
     index: int
     term: int
     durability: Durability
@@ -35,7 +35,7 @@ class Receipt:
     duration_ms: float
     commit_us: int
     is_duplicate: bool
-    group: str = ""
+    broker_group: str = ""
     due_unix_ms: int = 0
 
     def to_dict(self) -> dict[str, Any]:

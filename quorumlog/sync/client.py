@@ -234,7 +234,7 @@ class Transaction(Wrapper[async_transactions.Transaction]):
     transaction_id = Same[int]()
     receipts = Same[Receipts]()
     decision = Same[Decision | None]()
-    group = Same[str]()
+    broker_group = Same[str]()
     commit = blocking(async_transactions.Transaction.commit)
     rollback = blocking(async_transactions.Transaction.rollback)
 
@@ -389,7 +389,7 @@ class Client(ClosingWrapper[async_client.Client]):
 
     client_id = Same[str]()
     cluster_id = Same[str]()
-    groups = Same[tuple[str, ...]]()
+    broker_groups = Same[tuple[str, ...]]()
 
     @property
     def admin(self) -> Admin:

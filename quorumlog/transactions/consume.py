@@ -103,16 +103,16 @@ class ConsumeTransaction:
         """
         self._check_open()
         if isinstance(what, MessageBatch):
-            queue, begin, hi = what.queue, what.first_offset, what.next_offset
+            queue, begin, hi = what.queue, what.offset, what.next_offset
             first = what.messages[0].queue_offset if what.messages else hi
         else:
-            queue = Queue(what.topic, what.queue_id, what.group)
+            queue = Queue(what.topic, what.queue_id, what.broker_group)
             begin, first, hi = what.queue_offset, what.queue_offset, what.queue_offset + 1
         for other in self._consumed:
-            if other.group != queue.group:
+            if other.broker_group != queue.broker_group:
                 raise InvalidRequestError(
-                    f"{queue} is of broker group {queue.group!r} and {other} of {other.group!r}; "
-                    f"a transaction is of one group: use one for each",
+                    f"{queue} is of broker group {queue.broker_group!r} and {other} of "
+                    f"{other.broker_group!r}; a transaction is of one of them: use one for each",
                     code="client.other_group",
                 )
         lo, first, expected = self._consumed.get(queue, _Range(begin, first, begin))
@@ -162,7 +162,7 @@ class ConsumeTransaction:
     async def _send(self, consumed: transaction_pb2.ConsumedOffsets, deadline: Deadline) -> None:
         extra = log_pb2.AppendRequest(consumed=consumed).SerializeToString()
         size_bytes = sum(map(size_bytes_of, self._entries))
-        group = next(iter(self._consumed)).group
+        group = next(iter(self._consumed)).broker_group
         self.receipts = await self._producer.send_entries(
             self._entries, size_bytes, group, extra, deadline
         )
@@ -170,7 +170,7 @@ class ConsumeTransaction:
     async def _commit_alone(
         self, consumed: transaction_pb2.ConsumedOffsets, deadline: Deadline
     ) -> None:
-        group = self._groups.get(next(iter(self._consumed)).group)
+        group = self._groups.get(next(iter(self._consumed)).broker_group)
         request = transaction_pb2.CommitConsumedRequest(
             consumed=consumed, cluster_id=group.router.cluster_id
         )
@@ -240,14 +240,14 @@ class ConsumeTransaction:
     async def _check_gap(self, queue: Queue, stored: int, lo: int, deadline: Deadline) -> None:
         """Raise InvalidRequestError unless all messages between the two offsets have expired."""
         (there,) = await self._reads.queue_offsets([queue], Reading(ReadFreshness(), deadline))
-        if there.min_offset < lo:
+        if there.first_offset < lo:
             raise InvalidRequestError(
                 f"{queue}: the next offset is {stored} and the first one consumed {lo}; say what "
                 f"became of those between, in this transaction or one before"
             )
 
     async def _fetch_stored(self, queues: Sequence[Queue], deadline: Deadline) -> Stored:
-        group = self._groups.get(queues[0].group)
+        group = self._groups.get(queues[0].broker_group)
         ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in queues]
         request = consumer_pb2.FetchOffsetsRequest(group=self._consumer_group, queues=ids)
         response = await group.calls.leader(request, deadline, is_read=True)

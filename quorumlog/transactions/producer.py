@@ -54,7 +54,7 @@ up to 16 calls run at once, one for a transaction."""
 class TransactionalOptions(ProducerOptions):
     """The arguments of a transactional producer: those of a producer, and of its checks."""
 
-    group: str
+    producer_group: str
     check: Check
     check_after_ms: int = field(default=0, kw_only=True)
     unique_keys: bool = field(default=True, kw_only=True)
@@ -75,9 +75,9 @@ class Transaction:
         self, owner: "TransactionalProducer", group: BrokerGroup, receipts: Receipts
     ) -> None:
         self._owner, self._group = owner, group
-        self.group: Final = group.name
+        self.broker_group: Final = group.name
         """The broker group whose log it is in."""
-        self.transaction_id: Final = receipts[0].position
+        self.transaction_id: Final = receipts[0].log_position
         self.receipts: Final = receipts
         """Receipts of the half messages; queue offsets are -1: they are in no queue yet."""
         self.decision: Decision | None = None
@@ -101,7 +101,8 @@ class Transaction:
         self.decision = decision
 
     def __repr__(self) -> str:
-        return f"<Transaction {self.transaction_id} of {self.group}, {self.decision or 'open'}>"
+        where = f"{self.transaction_id} of {self.broker_group}"
+        return f"<Transaction {where}, {self.decision or 'open'}>"
 
 
 @checked
@@ -120,10 +121,10 @@ class TransactionalProducer(Closing):
         client_id: str,
         timeout_ms: int,
     ) -> None:
-        if not options.group:
+        if not options.producer_group:
             raise InvalidRequestError("a producer group needs a name; give one")
         super().__init__()
-        self.producer_group: Final = options.group
+        self.producer_group: Final = options.producer_group
         self._groups, self._check = groups, options.check
         self._producer = Producer(groups, options, timeout_ms)  # All arguments are checked by now.
         self._client_id, self._timeout_ms = client_id, timeout_ms
@@ -180,7 +181,7 @@ class TransactionalProducer(Closing):
         tag: str | None = None,
         queue_id: int | None = None,
         properties: Mapping[str, str] | None = None,
-        group: str = "",
+        broker_group: str = "",
     ) -> Transaction:
         """Store one message, or several, that are invisible before the commit.
 
@@ -199,10 +200,10 @@ class TransactionalProducer(Closing):
         receipts = await self._producer.send_entries(
             entries,
             sum(map(size_bytes_of, entries)),
-            group,
+            broker_group,
             log_pb2.AppendRequest(transaction=half).SerializeToString(),
         )
-        return Transaction(self, self._groups.get(receipts[0].group), receipts)
+        return Transaction(self, self._groups.get(receipts[0].broker_group), receipts)
 
     @shows_options_of(begin)
     @asynccontextmanager
@@ -251,8 +252,8 @@ class TransactionalProducer(Closing):
             await made._end(decision)
         return made
 
-    async def end(self, group: BrokerGroup, transaction_id: int, decision: Decision) -> None:
-        """Commit or roll back a transaction of this group by its id.
+    async def end(self, broker_group: BrokerGroup, transaction_id: int, decision: Decision) -> None:
+        """Commit or roll back a transaction of this producer group by its id.
 
         A producer that has lost its name ends nothing any more: ProducerFencedError.
         """
@@ -260,13 +261,13 @@ class TransactionalProducer(Closing):
             transaction_id=transaction_id,
             producer_group=self.producer_group,
             outcome=PB_OUTCOMES[as_decision(decision)],
-            cluster_id=group.router.cluster_id,
+            cluster_id=broker_group.router.cluster_id,
         )
-        incarnation = self._producer.incarnation_in(group)
+        incarnation = self._producer.incarnation_in(broker_group)
         if incarnation is not None:
             request.producer_name, request.incarnation = incarnation.name, incarnation.number
         deadline = Deadline(self._timeout_ms)
-        await group.calls.leader(request, deadline)
+        await broker_group.calls.leader(request, deadline)
 
     # Questions.
 
@@ -324,7 +325,7 @@ class TransactionalProducer(Closing):
         """Ask the program, and tell the cluster. After a failure the cluster asks again."""
         transaction_id = question.transaction_id
         try:
-            messages = decode_records(question.records, group=group.name)
+            messages = decode_records(question.records, broker_group=group.name)
             transaction = CheckedTransaction(
                 transaction_id, group.name, self.producer_group, question.check_count, messages
             )

@@ -48,7 +48,7 @@ class HalfOptions(TypedDict, total=False):
     queue_id: int | None
     """The queue; None: chosen by `key`, or round robin a batch at a time."""
     properties: Mapping[str, str] | None
-    group: str
+    broker_group: str
     """Name of the broker group; empty: chosen by `queue_id` or `key`."""
 
 
@@ -56,11 +56,11 @@ class HalfOptions(TypedDict, total=False):
 class CheckedTransaction:
     """A transaction that the cluster asks about, because it is still open after a while.
 
-    `transaction_id` is unique within its broker group, `group`. `check_count` counts this question.
+    `transaction_id` is unique within its `broker_group`. `check_count` counts this question.
     """
 
     transaction_id: int
-    group: str
+    broker_group: str
     producer_group: str
     check_count: int
     messages: list[Message]
@@ -71,7 +71,7 @@ class TransactionInfo:
     """One transaction that is open. `is_orphaned`: it is due, and no producer can be asked."""
 
     transaction_id: int
-    group: str
+    broker_group: str
     producer_group: str
     begun_unix_ms: int
     message_count: int
@@ -81,9 +81,9 @@ class TransactionInfo:
     is_orphaned: bool
 
     @classmethod
-    def of(cls, info: Any, group: str) -> Self:
+    def of(cls, info: Any, broker_group: str) -> Self:
         """Decode the answer of a node."""
-        return of_pb(cls, info, group=group, message_count=info.record_count)
+        return of_pb(cls, info, broker_group=broker_group, message_count=info.record_count)
 
     to_dict = values.to_dict
 
@@ -93,7 +93,7 @@ class TransactionDescription:
     """A transaction: open, with its messages, or ended, with its outcome only."""
 
     transaction_id: int
-    group: str
+    broker_group: str
     outcome: str
     """open, committed, rolled back, given up or expired."""
     info: TransactionInfo | None

@@ -79,12 +79,12 @@ class _Inspection:
             **self._log_row(log),
             "topic_count": len({queue.topic for queue in queues}),
             "queue_count": len(queues),
-            "queued_record_count": sum(queue.max_offset - queue.min_offset for queue in queues),
-            "durable_position": mark.durable_position if mark else None,
+            "queued_record_count": sum(queue.end_offset - queue.first_offset for queue in queues),
+            "durable_log_position": mark.durable_position if mark else None,
             "durable_index": mark.durable_index if mark else None,
-            "dispatched_position": mark.dispatched_position if mark else None,
-            "dispatched_durable_position": mark.dispatched_durable_position if mark else None,
-            "known_good_position": trust.known_good_position if mark else None,
+            "dispatched_log_position": mark.dispatched_position if mark else None,
+            "dispatched_durable_log_position": mark.dispatched_durable_position if mark else None,
+            "known_good_log_position": trust.known_good_position if mark else None,
             "used_bytes": sum(  # Of the files on disk, holes left out.
                 os.lstat(os.path.join(directory, name)).st_blocks * 512
                 for directory, _, names in os.walk(root)
@@ -101,7 +101,7 @@ class _Inspection:
             "log_files": [
                 {
                     "file": file.path,
-                    "position": file.position,
+                    "log_position": file.position,
                     "size_bytes": file.size_bytes,
                     "missing": file.is_missing,
                 }
@@ -116,8 +116,8 @@ class _Inspection:
         """Return how far the log goes, by its last byte that is not zero."""
         row: Row = {
             "file_count": len(log.files),
-            "first_position": log.position,
-            "written_position": log.dirty_hi(),
+            "first_log_position": log.position,
+            "written_log_position": log.dirty_hi(),
         }
         if self._config.container == "ledger":
             directory = self._layout.ledger_directory
@@ -149,8 +149,8 @@ class _Inspection:
                     "used_slot_count": used_count,
                     "begin_time": readable_time(begin_ms),
                     "end_time": readable_time(end_ms),
-                    "begin_position": begin,
-                    "end_position": end,
+                    "first_log_position": begin,
+                    "end_log_position": end,
                 }
             )
         return rows
@@ -172,12 +172,12 @@ class _Inspection:
 
 
 class QueueRange(NamedTuple):
-    """The offsets [min_offset, max_offset) of a queue whose records are at or behind a position."""
+    """Offsets [first_offset, end_offset) of a queue whose records are at or behind a position."""
 
     topic: str
     queue_id: int
-    min_offset: int
-    max_offset: int
+    first_offset: int
+    end_offset: int
     file_count: int
 
 

@@ -38,8 +38,8 @@ def inspect_cut(path: str) -> Row:
     return {
         "file": path,
         "epoch": cut.epoch,
-        "first_position": cut.lo,
-        "end_position": cut.hi,
+        "first_log_position": cut.lo,
+        "end_log_position": cut.hi,
         "size_bytes": cut.hi - cut.lo,
         "cut_time": readable_time(cut.cut_unix_ms),
         "record_count": count,
@@ -51,7 +51,7 @@ def inspect_cut(path: str) -> Row:
 
 def _record_row(message: Message) -> Row:
     return {
-        "position": message.position,
+        "log_position": message.position,
         "topic": message.topic,
         "queue_id": message.queue_id,
         "offset": message.queue_offset,

@@ -276,9 +276,9 @@ class _Planner:
         else:
             container = PlainCheck(require_property_crc=self.config.property_crc)
         queues = {
-            (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset)
+            (queue.topic, queue.queue_id): (queue.first_offset, queue.end_offset)
             for queue in queue_ranges(check.place, self.config, lo_position)
-            if queue.min_offset < queue.max_offset
+            if queue.first_offset < queue.end_offset
         }
         record_count = 0
         if data.position <= lo_position < data.end_position:

@@ -47,7 +47,7 @@ VAGUE = replace(REPORTED, is_exact=False, acked_record_count=-1)
         ((), [], None),
         ((5, 7), [LOW], "'v6' behind it is not"),
         ((6, 7), [], "'v6' at 600 of epoch 1: loss not reported"),
-        ((6, 7), [replace(REPORTED, lo_position=700)], "'v6' at 600"),
+        ((6, 7), [replace(REPORTED, first_log_position=700)], "'v6' at 600"),
         ((5, 6, 7), [LOW], "I19: of epoch 2 3 messages are lost, 2 are reported"),
         ((5, 6, 7), [HIGH], "I19: of epoch 2 3 messages are lost, 4 are reported"),
         ((), [REPORTED], "0 messages are lost, 3"),

@@ -75,7 +75,7 @@ def test_a_reader_that_meets_damage_has_it_repaired(tmp_path: Path) -> None:
         options = SourceOptions(
             ClusterAddress(cluster.bootstrap), ("orders",), reads_followers=False
         )
-        part = OffsetRange(Queue("orders", 1, client.groups[0]), 0, 1, 0)
+        part = OffsetRange(Queue("orders", 1, client.broker_groups[0]), 0, 1, 0)
 
         def is_repaired_once_met(read: Callable[[], list[bytes]]) -> None:
             assert read() == [MARK]

@@ -103,10 +103,10 @@ async def test_a_forged_group_gets_no_message(tmp_path: Path, is_secret: bool) -
                     # It asks its nodes again after one second, then two, then four.
                     await follower.route(TOPIC)
                     await asyncio.sleep(1.0)
-                assert follower.groups == ("g0",)
+                assert follower.broker_groups == ("g0",)
                 async with follower.producer() as producer:
                     receipts = [await producer.send(TOPIC, b"%08d" % i) for i in range(60)]
-            assert {receipt.group for receipt in receipts} == {"g0"}
+            assert {receipt.broker_group for receipt in receipts} == {"g0"}
             assert {node for r in receipts for node in r.synced_by} <= set(cluster.node_ids)
             assert forged.entries == []
             assert len([m async for m in client.consume(TOPIC, until="end")]) == 60
@@ -114,7 +114,7 @@ async def test_a_forged_group_gets_no_message(tmp_path: Path, is_secret: bool) -
             assert "a report was refused" in cluster.log_path(1).read_text()
             async with NameServers(cluster.bootstrap) as names:
                 assert [one.refused_reports for one in await names.status()] == [1, 1, 1]
-                assert [group.group for group in await names.groups()] == ["g0"]
+                assert [group.broker_group for group in await names.broker_groups()] == ["g0"]
     finally:
         await forged.nodes[97].stop()
 

@@ -64,8 +64,13 @@ async def prove(client: quorumlog.Client, receipts: dict[int, Receipt]) -> None:
         by_number.setdefault(int(message.body), []).append(message)
     for number, receipt in receipts.items():
         [message] = by_number.get(number, [])
-        place = (message.group, message.queue_id, message.queue_offset, message.position)
-        assert place == (receipt.group, receipt.queue_id, receipt.queue_offset, receipt.position)
+        place = (message.broker_group, message.queue_id, message.queue_offset, message.log_position)
+        assert place == (
+            receipt.broker_group,
+            receipt.queue_id,
+            receipt.queue_offset,
+            receipt.log_position,
+        )
     assert not [number for number, copies in by_number.items() if len(copies) > 1]
 
 
@@ -76,7 +81,7 @@ async def test_leaders_of_both_groups_are_killed_and_nothing_is_lost(
     """All queues of both groups get messages; each has one stored copy and a true receipt."""
 
     async with running(tmp_path / "c", replication=replication, **TWO_GROUPS) as (cluster, client):
-        assert client.groups == ("g0", "g1")
+        assert client.broker_groups == ("g0", "g1")
         sending = Sending(client)
         for group in ("g1", "g0"):
             await sending.acked(150)
@@ -93,7 +98,7 @@ async def test_leaders_of_both_groups_are_killed_and_nothing_is_lost(
         await sending.acked(150)
         receipts, failures = await sending.finish()
         assert failures == []
-        assert {Queue(r.topic, r.queue_id, r.group) for r in receipts.values()} == ALL
+        assert {Queue(r.topic, r.queue_id, r.broker_group) for r in receipts.values()} == ALL
         await prove(client, receipts)
 
 
@@ -116,8 +121,8 @@ async def test_a_group_wholly_down_does_not_stop_the_other(tmp_path: Path) -> No
         [dead] = cluster.groups["g1"]
         await asyncio.to_thread(cluster.kill, dead)
         await sending.acked(1_000)
-        with pytest.raises(errors.QuorumlogError, match="of group g1") as refused:
-            await client.producer(timeout_ms=1_000).send(TOPIC, b"0", group="g1")
+        with pytest.raises(errors.QuorumlogError, match="of broker group g1") as refused:
+            await client.producer(timeout_ms=1_000).send(TOPIC, b"0", broker_group="g1")
         assert refused.value.outcome is errors.Outcome.NOT_APPLIED
         before = len(seen)
         await asyncio.to_thread(
@@ -125,8 +130,8 @@ async def test_a_group_wholly_down_does_not_stop_the_other(tmp_path: Path) -> No
         )
         cluster.start(dead)
         await asyncio.to_thread(cluster.wait_ready)
-        receipt = await client.producer().send(TOPIC, b"99999999", group="g1")
-        assert receipt.group == "g1"
+        receipt = await client.producer().send(TOPIC, b"99999999", broker_group="g1")
+        assert receipt.broker_group == "g1"
         await sending.acked(100)
         receipts, failures = await sending.finish()
         assert failures == []  # Also what had no answer when the group died: it asked again.
@@ -142,15 +147,15 @@ async def test_a_new_group_is_found_and_its_queues_are_shared(tmp_path: Path) ->
     """A client that knows one group hears of the other from its nodes, within 30 s."""
 
     async with running(tmp_path / "c", nodes=1, first=1, **TWO_GROUPS) as (cluster, client):
-        assert list(client.groups) == ["g0"]
+        assert list(client.broker_groups) == ["g0"]
         members = [client.group_consumer("readers", TOPIC) for _ in range(2)]
         for member in members:
             await member.start()
         await asyncio.to_thread(wait_for, "three queues", lambda: shares(members) == [1, 2])
         cluster.start(2)
-        await asyncio.to_thread(wait_for, "the new group", lambda: len(client.groups) == 2)
+        await asyncio.to_thread(wait_for, "the new group", lambda: len(client.broker_groups) == 2)
         made = await client.admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
-        assert [(share.group, share.queue_count) for share in made.shares] == [
+        assert [(share.broker_group, share.queue_count) for share in made.shares] == [
             ("g0", QUEUE_COUNT),
             ("g1", QUEUE_COUNT),
         ]
@@ -158,7 +163,7 @@ async def test_a_new_group_is_found_and_its_queues_are_shared(tmp_path: Path) ->
         assert {queue for member in members for queue in member.assignment()} == ALL
         async with client.producer() as producer:
             sent = [await producer.send(TOPIC, b"%08d" % i) for i in range(60)]
-        assert {receipt.group for receipt in sent} == {"g0", "g1"}
+        assert {receipt.broker_group for receipt in sent} == {"g0", "g1"}
         await members[0].close()
         await asyncio.to_thread(wait_for, "all queues", lambda: set(members[1].assignment()) == ALL)
         got = set()

@@ -43,14 +43,14 @@ async def shows(client: quorumlog.Client, node_id: int, end: int) -> None:
     """Wait until readers of a node see the log up to here."""
 
     async def is_shown() -> bool:
-        return (await client.admin.ha_status(node_id)).confirm_position >= end
+        return (await client.admin.ha_status(node_id)).confirm_log_position >= end
 
     await eventually(is_shown, f"node {node_id} to show the log up to {end}")
 
 
 async def equal_logs(cluster: LocalCluster, client: quorumlog.Client) -> None:
     """Wait until all replicas hold and show what the master has, and compare the bytes."""
-    end = (await master_of(client)).end_position
+    end = (await master_of(client)).end_log_position
     for node_id in cluster.node_ids:
         await shows(client, node_id, end)
     logs = [await asyncio.to_thread(log_of, cluster, node_id) for node_id in cluster.node_ids]
@@ -87,16 +87,16 @@ async def test_an_async_master_loses_a_suffix_that_is_counted(tmp_path: Path) ->
         lost = sorted(history.acked - kept)
         assert lost, "the slaves were down, so they cannot have had it"
         (loss,) = (await client.admin.ha_status(1)).losses
-        assert loss.lo_position == promotion.start_position
+        assert loss.first_log_position == promotion.start_log_position
         assert loss.record_count == loss.acked_record_count == len(lost)
-        lo, hi = loss.lo_position, loss.hi_position
+        lo, hi = loss.first_log_position, loss.end_log_position
         assert (await asyncio.to_thread(log_of, cluster, 2))[:lo] == before[:lo]
         assert before[lo:hi] in await asyncio.to_thread(Path(loss.file).read_bytes)
         assert not before[hi:].strip(b"\0"), "all behind the parting is gone, a suffix"
         qlog = Qlog(cluster)
         inspected = await asyncio.to_thread(qlog, "store", "inspect", loss.file, "-o", "json")
         shown = json.loads(inspected.stdout)
-        assert (shown["first_position"], shown["end_position"]) == (lo, hi)
+        assert (shown["first_log_position"], shown["end_log_position"]) == (lo, hi)
         counts = [row["record_count"] for row in shown["queues"] if row["topic"] == "orders"]
         assert sum(counts) == len(lost), "commands do not count"
         shown = await asyncio.to_thread(qlog.json, "ha", "status")

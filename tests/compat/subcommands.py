@@ -213,7 +213,7 @@ def _places(home: Path, addresses: list[str], bootstrap: str) -> dict[str, str]:
         "topics": str(home / "topics"),
         "groups": str(home / "groups"),
         "unique": message.properties["UNIQ_KEY"],
-        "id": message_id((host, int(port)), message.position),
+        "id": message_id((host, int(port)), message.log_position),
     }
 
 

@@ -60,7 +60,7 @@ def _row(data: bytes) -> dict[str, Any]:
         "topic": message.topic,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
-        "position": message.position,
+        "log_position": message.position,
         "index": None,
         "term": None,
         "born_time": _time(message.born_unix_ms),

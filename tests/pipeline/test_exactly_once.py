@@ -149,7 +149,7 @@ def test_a_partition_within_a_micro_batch_leaves_each_row_once(
 
 
 def count_of(client: sync.Client) -> int:
-    return sum(queue.max_offset for queue in client.queue_offsets("copied"))
+    return sum(queue.end_offset for queue in client.queue_offsets("copied"))
 
 
 def count_in_a_batch(client: sync.Client, query: StreamingQuery) -> int:

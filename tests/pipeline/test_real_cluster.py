@@ -106,10 +106,10 @@ def test_audit_finds_replicas_equal_and_then_the_one_byte_that_differs(
         directories = [str(root) for root in roots]
         good = run.json("audit", *directories)
         assert (good["verdict"], good["findings"]) == ("clean", [])
-        assert len({(one["end_position"], one["last_index"]) for one in good["replicas"]}) == 1
+        assert len({(one["end_log_position"], one["last_index"]) for one in good["replicas"]}) == 1
         assert all(one["record_count"] > 3 * COUNT for one in good["replicas"])
 
-        name, at = place_of(roots[1], receipt.position, b"is struck")
+        name, at = place_of(roots[1], receipt.log_position, b"is struck")
         flip(roots[1] / name, 8 * at)
         bad = run.json("audit", *directories, code=ExitCode.FINDINGS)
         flip(roots[1] / name, 8 * at)

@@ -25,7 +25,7 @@ from tests.store.fsck_stores import flip, fsck_config, log_files, make_store, op
 from tests.store.ledger_stores import make_restarted, make_wreck
 
 COUNT = 60
-COLUMNS = ["topic", "queue_id", "queue_offset", "position", "index", "term", "body"]
+COLUMNS = ["topic", "queue_id", "queue_offset", "log_position", "index", "term", "body"]
 Row = dict[str, object]
 
 
@@ -59,7 +59,7 @@ def test_rows_are_those_of_the_store(root: Path, tmp_path: Path) -> None:
 
     with open_store(copy, fsck_config(root.name)) as store:
         expected = [*pulled(store, "topic0"), *pulled(store, "topic1")]
-    expected.sort(key=lambda row: int(str(row["position"])))
+    expected.sort(key=lambda row: int(str(row["log_position"])))
 
     unnumbered = [{**row, "index": None, "term": None} for row in rows]
     assert unnumbered == expected
@@ -88,7 +88,7 @@ def test_entries_of_all_sizes_and_terms(tmp_path: Path) -> None:
         for row in rows:
             spot = by_index[row["index"]]  # type: ignore[index]
             assert row["term"] == spot.term
-            assert spot.position < row["position"] < spot.end  # type: ignore[operator]
+            assert spot.position < row["log_position"] < spot.end  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("position", [0, 5000, 8192])
@@ -183,15 +183,15 @@ def test_spark_reads_segments_with_columns_and_filters(
 ) -> None:
     pipeline.register(spark)
     reader = spark.read.format("quorumlog-segments").option("pieceSize", 2048)
-    table = reader.option("columns", "topic,queue_offset,position,body").load(str(root))
+    table = reader.option("columns", "topic,queue_offset,log_position,body").load(str(root))
 
-    assert table.columns == ["topic", "queue_offset", "position", "body"]
+    assert table.columns == ["topic", "queue_offset", "log_position", "body"]
     assert table.count() == COUNT
-    rows = table.where("topic = 'topic1' and position > 3000").orderBy("position").collect()
+    rows = table.where("topic = 'topic1' and log_position > 3000").orderBy("log_position").collect()
     expected = [
         row
         for row in rows_of(root)
-        if row["topic"] == "topic1" and int(str(row["position"])) > 3000
+        if row["topic"] == "topic1" and int(str(row["log_position"])) > 3000
     ]
     assert [(row.queue_offset, bytes(row.body)) for row in rows] == [
         (row["queue_offset"], row["body"]) for row in expected
@@ -215,12 +215,14 @@ def test_a_body_that_cannot_be_unpacked_does_not_end_a_job(
     def load(topic: str, fails: str, columns: str = "") -> list[Any]:
         reader = spark.read.format("quorumlog-segments").option("failOnBodyError", fails)
         given = {"topic": topic, "columns": columns}
-        return reader.options(**given).load(str(tmp_path / "s")).orderBy("position").collect()
+        return reader.options(**given).load(str(tmp_path / "s")).orderBy("log_position").collect()
 
     good, faulty, other = load("", "false")
     assert (bytes(good.body), good.body_error, bytes(other.body)) == (b"good", None, b"good")
     assert faulty.body is None
     assert "cannot be read" in faulty.body_error
-    assert len(load("bills", "true", "position,body")) == 1, "rows that are not asked for count not"
+    assert len(load("bills", "true", "log_position,body")) == 1, (
+        "rows that are not asked for count not"
+    )
     with pytest.raises(Exception, match="topic orders, queue 0, offset 1: a compressed body"):
-        load("", "true", "position,body")
+        load("", "true", "log_position,body")

@@ -64,13 +64,13 @@ def test_rows_are_what_a_consumer_reads(spark: SparkSession, cluster: Running) -
             "topic": "orders",
             "queue_id": message.queue_id,
             "queue_offset": message.queue_offset,
-            "position": message.position,
+            "log_position": message.log_position,
             "keys": message.keys,
             "tag": message.tag,
             "properties": message.properties,
             "body": message.body,
             "message_id": message.message_id,
-            "broker_group": message.group,
+            "broker_group": message.broker_group,
             "body_error": None,
         }
 
@@ -118,7 +118,7 @@ def test_a_leader_that_dies_is_read_around(cluster: Running) -> None:
 def test_followers_serve_and_one_that_dies_is_left(cluster: Running) -> None:
     local, client = cluster
     options = SourceOptions(ClusterAddress(local.bootstrap), ("large",))
-    queue = Queue("large", 0, client.groups[0])
+    queue = Queue("large", 0, client.broker_groups[0])
     dead = next(node for node in local.node_ids if node != local.leader_id())
     local.kill(dead)
     try:
@@ -133,7 +133,7 @@ def test_followers_serve_and_one_that_dies_is_left(cluster: Running) -> None:
 
 def test_missing_records_are_an_error_or_left_out(cluster: Running) -> None:
     local, client = cluster
-    queue = Queue("large", 0, client.groups[0])
+    queue = Queue("large", 0, client.broker_groups[0])
     beyond = OffsetRange(queue, 3_999, 4_010, 0)
     strict = SourceOptions(ClusterAddress(local.bootstrap), ("large",))
     with pytest.raises(DataLossError, match=r"from 4000 on are not there.*has 0 to 4000"):
@@ -205,7 +205,7 @@ def test_expired_records_are_an_error_or_left_out(tmp_path: Path) -> None:
     local = LocalCluster.create(tmp_path / "cluster", 1, settings=settings)
     with local, sync.connect(local.bootstrap, timeout_ms=60_000) as client:
         client.admin.create_topic("short", queue_count=1)
-        queue = Queue("short", 0, client.groups[0])
+        queue = Queue("short", 0, client.broker_groups[0])
         given = SourceOptions(ClusterAddress(local.bootstrap), ("short",))
         lax = replace(given, fails_on_data_loss=False)
         with Connection(given.cluster) as connection, client.producer() as producer:
@@ -216,7 +216,7 @@ def test_expired_records_are_an_error_or_left_out(tmp_path: Path) -> None:
                 producer.flush()
                 count += 100
                 (queue_range,) = queues_of(connection, given)
-                first = queue_range.min_offset
+                first = queue_range.first_offset
                 assert time.monotonic() < deadline, "nothing expires"
         part = OffsetRange(queue, 0, count, 0)
         with pytest.raises(DataLossError, match="the offsets from 0 on expired"):
@@ -240,12 +240,12 @@ def test_expired_records_are_an_error_or_left_out(tmp_path: Path) -> None:
         (
             {"startingOffsets": "soon"},
             OptionError,
-            "use 'earliest', 'latest', an offset or '@TIME'",
+            "use 'first', 'end', an offset or '@TIME'",
         ),
         ({"startingOffsets": '{"orders": {"9": 1}}'}, OptionError, "queue '9'.*it has 0, 1, 2, 3"),
         ({"startingOffsets": '{"orders": '}, OptionError, "is no JSON"),
         ({"startingOffsets": '{"others": {"0": 1}}'}, OptionError, "'others', which is not read"),
-        ({"startingOffsets": "latest", "endingOffsets": "5"}, OffsetsError, "would end before"),
+        ({"startingOffsets": "end", "endingOffsets": "5"}, OffsetsError, "would end before"),
         ({"maxRecordsPerTrigger": "-1"}, OptionError, "use a number of 1 or more"),
         ({"maxRecordsPerTrigger": "9" * 5_000}, OptionError, "use a number of 1 or more"),
         ({"failOnDataLoss": "maybe"}, OptionError, "use one of true, false"),
@@ -274,7 +274,10 @@ def test_offsets_of_single_queues_and_times(cluster: Running) -> None:
     assert count(endingOffsets="7") == 28
     assert count(startingOffsets="@0") == COUNT
     assert count(startingOffsets="@2100-01-01T00:00:00Z") == 0
-    assert count(endingOffsets='{"orders": {"g0/2": "earliest"}}') == COUNT - each
+    for first, end in (("first", "end"), ("earliest", "latest")):
+        queues = f'{{"orders": {{"g0/1": "{end}", "g0/2": "{first}"}}}}'
+        assert count(endingOffsets=queues, startingOffsets=first.upper()) == COUNT - each
+        assert count(startingOffsets=end) == 0
 
 
 @pytest.mark.long

@@ -42,13 +42,16 @@ def test_nodes_are_shown_with_their_group(qlog: Qlog) -> None:
     status = json.loads(healthy(qlog, "cluster", "status", "-o", "json"))
     check_keys(status, "cluster", "status")
     assert (status["healthy"], status["leader_id"]) == (True, 1)
-    assert [(g["group"], g["leader_id"]) for g in status["groups"]] == [("g0", 1), ("g1", 2)]
-    assert [(n["node_id"], n["group"], n["role"]) for n in status["nodes"]] == [
+    assert [(g["broker_group"], g["leader_id"]) for g in status["broker_groups"]] == [
+        ("g0", 1),
+        ("g1", 2),
+    ]
+    assert [(n["node_id"], n["broker_group"], n["role"]) for n in status["nodes"]] == [
         (1, "g0", "leader"),
         (2, "g1", "leader"),
     ]
-    assert "\ngroup  node_id" in healthy(qlog, "cluster", "status")
-    assert healthy(qlog, "top", "--once", "--interval", "0.1").startswith("group  node_id")
+    assert "\nbroker_group  node_id" in healthy(qlog, "cluster", "status")
+    assert healthy(qlog, "top", "--once", "--interval", "0.1").startswith("broker_group  node_id")
     members = qlog.json("cluster", "members", "list", "--broker-group", "g1")
     assert [member["node_id"] for member in members] == [2]
     assert [m["node_id"] for m in qlog.json("cluster", "members", "list")] == [1]
@@ -58,7 +61,7 @@ def test_queues_are_named_with_their_group(qlog: Qlog, tmp_path: Path) -> None:
     for name, queue in (("first", 1), ("second", "g1/1")):
         qlog.produce(tmp_path, TOPIC, f"{name}\n", "--queue", queue)
     queues = qlog.json("topic", "describe", TOPIC)["queues"]
-    assert [(q["group"], q["queue_id"], q["message_count"]) for q in queues] == [
+    assert [(q["broker_group"], q["queue_id"], q["message_count"]) for q in queues] == [
         ("g0", 0, 0),
         ("g0", 1, 1),
         ("g1", 0, 0),
@@ -68,11 +71,14 @@ def test_queues_are_named_with_their_group(qlog: Qlog, tmp_path: Path) -> None:
     assert qlog("consume", TOPIC, "--until", "end", "--queue", "g1/1").stdout == "second\n"
     assert qlog("consume", TOPIC, "--until", "end", "--queue", 1).stdout == "first\n"
     both = qlog.json("consume", TOPIC, "--until", "end")
-    assert {(row["group"], row["body"]) for row in both} == {("g0", "first"), ("g1", "second")}
+    assert {(row["broker_group"], row["body"]) for row in both} == {
+        ("g0", "first"),
+        ("g1", "second"),
+    }
     for row in both:
         assert qlog.json("message", "get", row["message_id"]) == row
     table = qlog("consume", TOPIC, "--until", "end", "-o", "table").stdout.splitlines()
-    assert table[0].split()[:3] == ["group", "queue", "offset"]
+    assert table[0].split()[:3] == ["broker_group", "queue", "offset"]
     assert sorted(line.split()[0] for line in table[1:]) == ["g0", "g1"]
     nonsense = qlog("consume", TOPIC, "--queue", "g1/x", code=2).stderr
     assert "GROUP/NUMBER" in nonsense
@@ -86,9 +92,9 @@ def test_a_consumer_group_is_shown_over_all_groups(qlog: Qlog, tmp_path: Path) -
     assert len(taken) >= 16
     group = qlog.json("group", "describe", "billing")
     assert (group["lag_count"], group["topics"]) == (0, [TOPIC])
-    offsets = {(q["group"], q["queue_id"]): q["offset"] for q in group["queues"]}
+    offsets = {(q["broker_group"], q["queue_id"]): q["offset"] for q in group["queues"]}
     assert (offsets["g0", 0], offsets["g1", 0]) == (8, 8)
-    assert "group  topic" in qlog("group", "describe", "billing").stdout
+    assert "broker_group  topic" in qlog("group", "describe", "billing").stdout
     [row] = qlog.json("group", "list")
     assert row == {"group": "billing", "member_count": 0, "lag_count": 0, "topics": [TOPIC]}
     assert qlog.json("group", "delete", "billing", "--yes")["deleted"] is True
@@ -100,16 +106,18 @@ def test_local_commands_know_the_groups(tmp_path: Path) -> None:
     assert cluster.groups == {"g0": (1, 2), "g1": (3, 4)}
     assert LocalCluster.open(cluster.directory).groups == cluster.groups
     settings = (cluster.node_directory(3) / "node.toml").read_text()
-    assert 'group = "g1"' in settings
+    assert 'broker_group = "g1"' in settings
     assert "[peers.4]" in settings
     assert "[peers.1]" not in settings
     runner = CliRunner()
     options = ["--dir", str(cluster.directory)]
     status = runner.invoke(main, ["local", "status", *options])
-    assert status.stdout.startswith("group  node_id")
-    wrong = runner.invoke(main, ["local", "start", *options, "--groups", "3"])
-    assert "made with another --groups" in wrong.stderr
-    unknown = runner.invoke(main, ["local", "kill", *options, "--leader", "--group", "g7"])
-    assert "there is no group 'g7'" in unknown.stderr
-    many = runner.invoke(main, ["local", "start", "--dir", str(tmp_path / "d"), "--groups", "6"])
+    assert status.stdout.startswith("broker_group  node_id")
+    wrong = runner.invoke(main, ["local", "start", *options, "--broker-groups", "3"])
+    assert "made with another --broker-groups" in wrong.stderr
+    unknown = runner.invoke(main, ["local", "kill", *options, "--leader", "--broker-group", "g7"])
+    assert "there is no broker group 'g7'" in unknown.stderr
+    many = runner.invoke(
+        main, ["local", "start", "--dir", str(tmp_path / "d"), "--broker-groups", "6"]
+    )
     assert "use at most 16 nodes" in many.stderr

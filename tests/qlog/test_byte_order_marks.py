@@ -31,7 +31,7 @@ def _name_server(file: Path) -> Any:
 
 
 READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "settings": ('group = "a"\r\n', lambda file: _settings(file).group),
+    "settings": ('broker_group = "a"\r\n', lambda file: _settings(file).broker_group),
     "secret": (
         "0123456789abcdef\r\n",
         lambda file: _settings(None, secret_file=str(file)).secret(),

@@ -16,7 +16,7 @@ class Shelf:
     """Some result."""
 
     name: str
-    group: str
+    broker_group: str
     size: int
     internal: str = "not in the help"
 
@@ -29,8 +29,8 @@ def shelves(form: str) -> object:
 
     \b
     Keys of -o json:
-      group (the broker
-      group), name, size
+      broker_group (that
+      has it), name, size
 
     \b
     Examples:
@@ -39,7 +39,7 @@ def shelves(form: str) -> object:
     first, second = Shelf("a", "g0", 1), Shelf("b", "g0", 2)
     forms: dict[str, object] = {
         "record": first,
-        "rows": [first, {"name": "c", "group": "g1"}],
+        "rows": [first, {"name": "c", "broker_group": "g1"}],
         "one group": Printout([first, second], omits_group=True, lines=["end"]),
         "omitted": Printout([first], omitted=("size",), exit_code=ExitCode.FINDINGS),
         "empty": Printout([], omitted=("size",)),
@@ -71,10 +71,10 @@ def out(*arguments: str, command: click.Command = shelves, code: int = 0) -> str
 
 
 def test_keys_of_the_help_are_the_keys_of_the_output() -> None:
-    assert json.loads(out("-o", "json")) == {"group": "g0", "name": "a", "size": 1}
+    assert json.loads(out("-o", "json")) == {"broker_group": "g0", "name": "a", "size": 1}
     assert out("rows", "-o", "jsonl").splitlines() == [
-        '{"group": "g0", "name": "a", "size": 1}',
-        '{"group": "g1", "name": "c", "size": null}',
+        '{"broker_group": "g0", "name": "a", "size": 1}',
+        '{"broker_group": "g1", "name": "c", "size": null}',
     ]
     assert json.loads(out("-o", "json", command=nested)) == {
         "shelves": [{"name": "a", "size": 1}],
@@ -95,8 +95,8 @@ def test_help_without_keys_is_an_error() -> None:
 
 def test_tables_omit_keys_and_the_only_group() -> None:
     assert out("one group").splitlines() == ["name  size", "a        1", "b        2", "end"]
-    assert out("omitted", code=1).splitlines() == ["group  name", "g0     a"]
-    assert out("empty").splitlines() == ["group  name"]
+    assert out("omitted", code=1).splitlines() == ["broker_group  name", "g0            a"]
+    assert out("empty").splitlines() == ["broker_group  name"]
     assert json.loads(out("omitted", "-o", "json", code=1))[0]["size"] == 1
 
 

@@ -621,6 +621,6 @@ def port_of(cluster: FakeCluster) -> FakeFramedPort:
 def learned(client: quorumlog.Client, cluster: FakeCluster) -> Any:
     """What the client knows of the framed port of the leader."""
     address = cluster.nodes[1].address
-    port = client.broker_groups.home.router.channels.get(address).framed
+    port = client._cluster.home.router.channels.get(address).framed
     assert port is not None
     return port

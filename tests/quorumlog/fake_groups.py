@@ -39,7 +39,7 @@ async def fake_groups(*names: str, count: int = 1) -> AsyncIterator[dict[str, Fa
 
 async def is_unreachable(client: quorumlog.Client, name: str) -> None:
     """Wait until the client has seen its connections break: what it sends later was never sent."""
-    router = client.broker_groups.get(name).router
+    router = client._cluster.get(name).router
     try:
         while True:
             await router.refresh(Deadline(1_000))

@@ -187,7 +187,7 @@ OF_A_MESSAGE: Mapping[str, Sequence[Any]] = {
     "tag": (b"t",),
     "properties": (5, {1: "a"}, {"a": 1}, {"a": SURROGATE}),
     "topic": (None, b"orders", ["orders"], SURROGATE),
-    "group": (5, SURROGATE),
+    "broker_group": (5, SURROGATE),
     "delay": (math.nan, "1", -1),
     "level": (0, "1"),
     "deliver_at": (1e12,),
@@ -258,7 +258,7 @@ async def test_a_pair_names_a_queue_wherever_a_queue_can_be_named() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         await client.producer().send("orders", b"x", queue_id=1)
         (offsets,) = await client.queue_offsets("orders", [pair])
-        assert (offsets.queue_id, offsets.max_offset) == (1, 1)
+        assert (offsets.queue_id, offsets.end_offset) == (1, 1)
         assert (await client.raw.pull(pair, 0)).record_count == 1
         consumer = client.pull_consumer("orders", queues=[pair], until="end")
         assert [message.body async for message in consumer] == [b"x"]
@@ -291,24 +291,26 @@ async def test_a_transaction_does_not_end_as_unknown() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         made = client.transactional_producer("work", str)
         for end in (
-            made.end(client.broker_groups.home, 1, quorumlog.Decision.UNKNOWN),
+            made.end(client._cluster.home, 1, quorumlog.Decision.UNKNOWN),
             client.admin.end_transaction(1, "unknown"),
         ):
             with pytest.raises(errors.InvalidRequestError, match="; use commit or rollback"):
                 await end
 
 
-@pytest.mark.parametrize("wrong", [{"group": ""}, {"linger_ms": -1}, {"compression": "rar"}])
+@pytest.mark.parametrize(
+    "wrong", [{"producer_group": ""}, {"linger_ms": -1}, {"compression": "rar"}]
+)
 async def test_a_transactional_producer_that_is_refused_leaves_nothing(
     wrong: dict[str, Any],
 ) -> None:
     """Else the producer within would follow the broker groups for as long as the client is."""
 
     async with fake_cluster() as cluster, connect(cluster) as client:
-        followers = list(client.broker_groups.on_change)
+        followers = list(client._cluster.on_change)
         with pytest.raises(errors.InvalidRequestError):
-            client.transactional_producer(**{"group": "work", "check": str, **wrong})
-        assert client.broker_groups.on_change == followers
+            client.transactional_producer(**{"producer_group": "work", "check": str, **wrong})
+        assert client._cluster.on_change == followers
 
 
 async def test_a_queue_id_is_a_number_in_each_message_of_a_batch() -> None:
@@ -332,7 +334,7 @@ async def test_a_seek_to_nowhere_leaves_the_consumer_where_it_was() -> None:
         for offset in (2**62, 4):
             with pytest.raises(errors.OffsetOutOfRangeError) as caught:
                 await consumer.seek(0, offset)
-            assert (caught.value.min_offset, caught.value.max_offset) == (0, 3)
+            assert (caught.value.first_offset, caught.value.end_offset) == (0, 3)
         for position in (2**63, -1, "nowhere", math.nan):
             with pytest.raises(errors.InvalidRequestError):
                 await consumer.seek(0, position)  # type: ignore[arg-type]

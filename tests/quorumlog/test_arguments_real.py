@@ -101,7 +101,7 @@ class Environment:
         await self.others.start()
         self.pull = self.others.pull_consumer(TOPIC, queues=[0])
         await self.pull.start()
-        self.broker_group = self.client.broker_groups.home
+        self.broker_group = self.client._cluster.home
 
     def pop_consumer(self) -> quorumlog.PopConsumer:
         return self.client.pop_consumer("popping", "spare")

@@ -85,7 +85,7 @@ async def test_a_client_logs_an_error_of_its_tasks_and_asks_again(
     for pause in ("REFRESH_FIRST_MS", "REFRESH_MS", "PROBE_MS"):
         monkeypatch.setattr(broker_groups, pause, 1)
     async with fake_cluster(1) as cluster, connect(cluster) as client:
-        group = client.broker_groups.home
+        group = client._cluster.home
         method, calls = getattr(group.router, asked), list[Any]()
 
         async def broken_once(given: Any) -> None:
@@ -93,6 +93,6 @@ async def test_a_client_logs_an_error_of_its_tasks_and_asks_again(
             await method(0 / 0 if len(calls) == 1 else given)
 
         setattr(group.router, asked, broken_once)
-        client.broker_groups.suspect(group)
+        client._cluster.suspect(group)
         await eventually(lambda: len(calls) > 1 and not group.is_away)
     assert [one.exc_info[0] for one in caplog.records if one.exc_info] == [ZeroDivisionError]

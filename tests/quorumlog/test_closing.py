@@ -161,7 +161,7 @@ async def test_calls_that_look_for_a_leader_are_told_that_the_client_is_closed()
             asyncio.create_task(client.pull("orders", 0, 0)),
         ]
         await eventually(lambda: client.stats().questions > 6)
-        groups = client.broker_groups
+        groups = client._cluster
         await client.close()
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(result) for result in results] == [errors.ClosedError] * 2

@@ -41,8 +41,8 @@ def test_all_errors_pickle_with_everything_they_know(family: type[QuorumlogError
     assert str(again) == "7 things happened; do 1 thing"
     assert vars(again) == vars(error)
     assert (again.outcome, again.attempts, again.leader_id) == (Outcome.APPLIED, 4, 3)
-    out_of_range = errors.OffsetOutOfRangeError("x", min_offset=3, max_offset=9)
-    assert pickle.loads(pickle.dumps(out_of_range)).max_offset == 9
+    out_of_range = errors.OffsetOutOfRangeError("x", first_offset=3, end_offset=9)
+    assert pickle.loads(pickle.dumps(out_of_range)).end_offset == 9
 
 
 def test_the_package_exports_all_errors() -> None:

@@ -38,10 +38,10 @@ async def test_everything_works_on_real_nodes(directory: Path) -> None:
         )
         message = await client.get_message(receipt.message_id)
         assert (message.body, message.tag, message.properties["a"]) == (b"hello", "t", "b")
-        assert message.position == receipt.position
+        assert message.log_position == receipt.log_position
         assert message.queue_offset == receipt.queue_offset
         for r in batch:
-            assert (await client.get_message(r.message_id)).position == r.position
+            assert (await client.get_message(r.message_id)).log_position == r.log_position
         assert [m.body for m in await client.query_by_key("orders", "k1")] == [b"hello"]
         assert sorted(await read_bodies(client)) == [b"1", b"2", b"3", b"hello"]
         assert await read_bodies(client, tags=["t"]) == [b"hello"]

@@ -71,7 +71,7 @@ async def test_a_node_that_is_paused_leads_again_or_another_does(tmp_path: Path)
 
 async def test_a_cluster_that_cannot_be_says_so_in_the_words_of_the_client() -> None:
     with pytest.raises(errors.QuorumlogError, match="use at most 16 nodes") as caught:
-        async with testing.cluster(9, groups=2):
+        async with testing.cluster(9, broker_groups=2):
             pass
     assert caught.value.code == "local.bad_count"
     with pytest.raises(errors.InvalidRequestError, match="nodes is 0; use 1 to 9"):

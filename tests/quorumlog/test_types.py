@@ -101,7 +101,7 @@ def test_calls_that_spell_their_options_out_have_those_of_a_message() -> None:
     half = options(quorumlog.TransactionalProducer.begin)
     assert half == {name: sent[name] for name in HalfOptions.__optional_keys__}
     output = options(quorumlog.ConsumeTransaction.send)
-    assert output == {name: sent[name] for name in {*half, "flag"} - {"group"}}
+    assert output == {name: sent[name] for name in {*half, "flag"} - {"broker_group"}}
 
 
 def test_every_public_call_shows_its_parameters() -> None:
@@ -124,8 +124,10 @@ async def test_an_option_that_there_is_not_is_refused_by_the_name_of_the_call() 
         with pytest.raises(TypeError, match=r"^TransactionalProducer\.begin\(\) got .* 'delay'$"):
             await made.begin("orders", b"x", delay=1)  # type: ignore[call-arg]
         async with client.transaction("g") as transaction:
-            with pytest.raises(TypeError, match=r"^ConsumeTransaction\.send\(\) got .* 'group'$"):
-                transaction.send("orders", b"x", group="g0")  # type: ignore[call-arg]
+            with pytest.raises(
+                TypeError, match=r"^ConsumeTransaction\.send\(\) got .* 'broker_group'$"
+            ):
+                transaction.send("orders", b"x", broker_group="g0")  # type: ignore[call-arg]
         assert cluster.bodies() == []
 
 

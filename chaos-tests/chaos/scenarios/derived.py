@@ -253,7 +253,7 @@ async def _read_patiently(
 
 
 async def _pulled(client: quorumlog.Client, topic: str, tags: tuple[str, ...]) -> list[bytes]:
-    end = (await client.queue_offsets(topic, [0]))[0].max_offset
+    end = (await client.queue_offsets(topic, [0]))[0].end_offset
     bodies: list[bytes] = []
     offset = 0
     while offset < end:

@@ -94,7 +94,7 @@ async def snapshot(x: ScenarioContext) -> None:
     for with_kill in (False, True):
         node = await behind_retention(x, of_all=with_kill)
         batch = await client.pull(topic, LOG_QUEUES[0], 0)
-        x.prove(f"offset 0 is refused: it begins at {batch.min_offset}", batch.is_out_of_range)
+        x.prove(f"offset 0 is refused: it begins at {batch.first_offset}", batch.is_out_of_range)
         before = x.cluster.local.log_path(node).stat().st_size
         await x.do(x.cluster.start, node)
         if with_kill:

@@ -242,7 +242,7 @@ async def thin_link(x: ScenarioContext) -> None:
 
 
 async def _end(x: ScenarioContext, node: int) -> int:
-    return (await x.load.clients.client.admin.node_status(node)).end_position
+    return (await x.load.clients.client.admin.node_status(node)).end_log_position
 
 
 async def _has_caught_up(x: ScenarioContext, node: int, position: int) -> None:

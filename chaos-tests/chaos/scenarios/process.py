@@ -189,7 +189,7 @@ async def shrunk_map(x: ScenarioContext) -> None:
     status = await x.load.clients.client.admin.node_status(victim)
     files = x.cluster.data_directory(victim).glob("dledger-*/data/0*")
     mapped = [path for path in files if path.name.isdecimal()]
-    active = max(path for path in mapped if int(path.name) <= status.end_position)
+    active = max(path for path in mapped if int(path.name) <= status.end_log_position)
     x.inject("shrink", f"{active.name} of node {victim}")
     await x.do(os.truncate, active, 0)
     await _dies_of(x, victim, signal.SIGBUS)

@@ -203,7 +203,7 @@ class Delay:
                     delay_ms=level_delay_ms(queue) if queue else 0,
                     held_count=counts[queue],
                     floor_offset=table.queues[queue].floor,
-                    max_offset=max_offset,
+                    end_offset=max_offset,
                 )
                 response.queues.append(row)
         return response

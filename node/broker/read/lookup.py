@@ -113,21 +113,22 @@ class _Trace:
                 half = self._at(one.prepared_transaction_position)
                 is_half = half is not None and half.topic == fmt.HALF_TOPIC  # Or a client lies.
                 if half is not None and is_half and half.position not in self._seen:
-                    self._add("half", half, _producer_group(half))
+                    self._add("half", half, producer_group=_producer_group(half))
             self._add("committed" if is_final else "stored", one)
             await self._of_groups(one)
 
     async def _of_half(self, half: Message) -> list[Message]:
         group = _producer_group(half)
-        self._add("half", half, group)
+        self._add("half", half, producer_group=group)
         table = self._context.state.table(TransactionsTable)
         for known in table.open.values():
             if known.position <= half.position < known.position + known.size_bytes:
-                self.events.append(TraceEvent(kind="open", group=group))
+                self.events.append(TraceEvent(kind="open", producer_group=group))
                 return []
         outcome = table.ended.get(half.position)
         if outcome is not None and outcome != transaction_pb2.TRANSACTION_OUTCOME_COMMITTED:
-            self.events.append(TraceEvent(kind=outcome_name(outcome), group=group))
+            event = TraceEvent(kind=outcome_name(outcome), producer_group=group)
+            self.events.append(event)
             return []
         return await self._elsewhere(half)
 
@@ -220,7 +221,9 @@ class _Trace:
         except PositionRangeError:
             return None
 
-    def _add(self, kind: str, message: Message, group: str = "") -> None:
+    def _add(
+        self, kind: str, message: Message, group: str = "", *, producer_group: str = ""
+    ) -> None:
         self._seen.add(message.position)
         self.events.append(
             TraceEvent(
@@ -231,6 +234,7 @@ class _Trace:
                 offset=message.queue_offset,
                 message_id=message.message_id,
                 group=group,
+                producer_group=producer_group,
                 reconsume_times=max(0, message.reconsume_times),  # Of a producer: any number.
             )
         )

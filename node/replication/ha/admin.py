@@ -75,7 +75,7 @@ class HaAdmin:
         settings, driver = self.parts.settings, self._driver
         state = driver.machine.state
         response = pb.HaStatusResponse(
-            group=settings.group,
+            broker_group=settings.broker_group,
             node_id=state.me,
             replication=settings.replication,
             role=state.role.value,
@@ -87,11 +87,13 @@ class HaAdmin:
             node_ids=state.settings.replica_ids,
             standing=state.replica.standing.name.lower(),
             log_epoch=state.epochs.last.number,
-            first_position=driver.log.min_position,
-            end_position=state.end,
-            durable_position=state.durable,
-            confirm_position=state.confirm,
-            epoch_start_position=state.copies.epoch_start if state.role is HaRole.MASTER else -1,
+            first_log_position=driver.log.min_position,
+            end_log_position=state.end,
+            durable_log_position=state.durable,
+            confirm_log_position=state.confirm,
+            epoch_start_log_position=state.copies.epoch_start
+            if state.role is HaRole.MASTER
+            else -1,
             in_sync=driver.in_sync(),
             detail="; ".join(self.parts.details(self._details())),
         )
@@ -100,7 +102,7 @@ class HaAdmin:
                 node_id=slave.replica_id,
                 address=self.parts.broker.context.address_of(slave.replica_id),
                 is_connected=slave.is_connected,
-                acked_position=slave.acked,
+                acked_log_position=slave.acked,
                 lag_size_bytes=slave.lag_size_bytes,
                 is_in_sync=slave.is_in_sync,
             )
@@ -108,9 +110,9 @@ class HaAdmin:
             response.losses.add(
                 unix_ms=loss.unix_ms,
                 epoch=loss.epoch,
-                lo_position=loss.lo,
-                hi_position=loss.hi,
-                acked_hi_position=loss.acked_hi,
+                first_log_position=loss.lo,
+                end_log_position=loss.hi,
+                acked_end_log_position=loss.acked_hi,
                 is_exact=loss.is_exact,
                 record_count=loss.record_count,
                 acked_record_count=loss.acked_record_count,
@@ -127,7 +129,7 @@ class HaAdmin:
         state = self._driver.machine.state
         _log.info("promoted by hand", epoch=epoch)
         return pb.HaPromoteResponse(
-            epoch=epoch, master_id=state.me, start_position=state.copies.epoch_start
+            epoch=epoch, master_id=state.me, start_log_position=state.copies.epoch_start
         )
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:

@@ -72,7 +72,7 @@ class HaAssembly:
         """The group as this node is configured."""
         settings = self.settings
         return HaSettings(
-            group=f"{settings.cluster_id}/{settings.group}",
+            group=f"{settings.cluster_id}/{settings.broker_group}",
             replica_ids=tuple(sorted(settings.peers or (settings.node_id,))),
             copies=settings.copies,
         )
@@ -123,7 +123,7 @@ class HaAssembly:
         self.foundation = Foundation(settings.node_id, group.replica_ids)
         # The handshake refuses a node of another group, or of Raft mode, because its name differs.
         members = ",".join(map(str, group.replica_ids))
-        name = f"{settings.group} (master-slave, {group.copies} copies of {members})"
+        name = f"{settings.broker_group} (master-slave, {group.copies} copies of {members})"
         self.link = HaLink(
             replace(identity, group=name),
             addresses,

@@ -288,7 +288,7 @@ class RaftAdmin:
             index=index,
             term=log.store.ledger.term_at(index),
             chain_crc=log.store.ledger.tail_at(index).link.chain_crc,
-            end_position=log.store.ledger.end_of(index),
+            end_log_position=log.store.ledger.end_of(index),
         )
 
 

@@ -110,7 +110,7 @@ class FleetScenario:
         zones = {host.zone for host in self.hosts}
         for what, count, most in (
             ("hosts", len(self.hosts), HOST_COUNT_MAX),
-            ("groups", self.group_count, GROUP_COUNT_MAX),
+            ("broker groups", self.group_count, GROUP_COUNT_MAX),
         ):
             if not 1 <= count <= most:
                 raise DemandError(

@@ -28,7 +28,13 @@ def _records(data: bytes) -> None:
         if not isinstance(one, compression.CompressedMessage):  # Its body has its own target.
             claim(one.to_dict()["body"] == one.body, "another body")
         _ = one.properties, one.born_host, one.store_host, one.message_id, one.origin_topic
-        _ = one.reconsume_times, one.prepared_transaction_position, repr(one), one.keys, one.parts
+        _ = (
+            one.reconsume_times,
+            one.prepared_transaction_log_position,
+            repr(one),
+            one.keys,
+            one.parts,
+        )
         claim(one == type(one)(*one.parts), "another message after it is copied")
 
 

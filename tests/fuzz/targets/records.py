@@ -172,7 +172,10 @@ def _stamp(data: bytes) -> None:
     for message, position in zip(read, positions, strict=True):
         own = decode_message(stamped, position - _POSITION)
         claim(message.properties == own.properties, "a client finds other properties")
-        claim((message.position, message.message_id) == (position, own.message_id), "another place")
+        claim(
+            (message.log_position, message.message_id) == (position, own.message_id),
+            "another place",
+        )
         claim(own.message_id == message_id(own.store_host, position), "another id")
         claim(tags_code(own.properties.get("TAGS", "")) == own.tags_code, "another tag")
         index_keys(own.properties)

@@ -41,14 +41,16 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_pat
     file = tmp_path / "node.toml"
     file.write_text('node_id = 1\ndirectory = "d"\nlog_level = "error"\nflush = "async"\n')
     environment = {"QUORUMLOG_FLUSH": "sync", "QUORUMLOG_LOG_LEVEL": "warning"}
-    loaded = load(file, {"log_level": "debug", "group": None}, environment)
+    loaded = load(file, {"log_level": "debug", "broker_group": None}, environment)
     assert (loaded.settings.log_level, loaded.settings.flush) == ("debug", "sync")
-    origins = {name: loaded.origins[name] for name in ("node_id", "log_level", "flush", "group")}
+    origins = {
+        name: loaded.origins[name] for name in ("node_id", "log_level", "flush", "broker_group")
+    }
     assert origins == {
         "node_id": f"{file}:1",
         "log_level": "flag --log-level",
         "flush": "environment QUORUMLOG_FLUSH",
-        "group": "default",
+        "broker_group": "default",
     }
     assert set(loaded.origins) == set(Settings.model_fields)
 
@@ -76,6 +78,13 @@ TEXTS = {
     "warm_up": "false",
     "disk_full_ratio": "0.5",
 }
+
+
+def test_the_old_name_of_the_broker_group_is_refused_with_its_new_one(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('group = "g1"\n')
+    (problem,) = problems(file)
+    assert (problem.key, problem.suggestion) == ("group", "did you mean broker_group?")
 
 
 @pytest.mark.parametrize("written", [str.upper, str.lower])

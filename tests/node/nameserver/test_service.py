@@ -88,17 +88,17 @@ async def test_a_broker_is_known_at_once_and_values_are_kept(tmp_path: Path) -> 
         await eventually(lambda: not registration.problem, "registration")
         answer = await calls.topic_route(pb.TopicRouteRequest(topic="orders"))
         (share,) = answer.shares
-        assert (share.group, share.master_id, share.write_queue_count) == ("raft", 1, 4)
+        assert (share.broker_group, share.master_id, share.write_queue_count) == ("raft", 1, 4)
         assert json.loads(answer.rocketmq_json)["brokerDatas"][0]["brokerName"] == "raft"
         foreign = raft_leader(7, 3, "foreign", cluster="other").command()
         assert (await service.server.change(foreign)).is_accepted
         (share,) = (await calls.topic_route(pb.TopicRouteRequest(topic="orders"))).shares
-        assert share.group == "raft", "clients are told of their cluster only"
+        assert share.broker_group == "raft", "clients are told of their cluster only"
         assert service.other_groups(["orders"]) == []
         leave = unregister_command("foreign", 7, 1)
         assert (await service.server.change(leave)).is_accepted
         everything = await calls.topic_route(pb.TopicRouteRequest())
-        assert [s.group for s in everything.shares] == ["raft"]
+        assert [s.broker_group for s in everything.shares] == ["raft"]
         assert service.other_groups(["orders"]) == [], "its own group is not another one"
         await calls.put_value(pb.PutValueRequest(namespace="n", key="k", value="v"))
         with pytest.raises(ValueChangedError):

@@ -180,7 +180,7 @@ def test_a_name_server_alone_takes_whom_it_serves_from_the_settings_of_nodes(
     assert "no broker is believed: set the same secret_file" in caplog.text
     caplog.clear()
     peer = 'address = "ha:10002"\npeer_address = "ha:20002"\n'
-    file.write_text(f'{settings}group = "ha"\n[peers.2]\n{peer}')
+    file.write_text(f'{settings}broker_group = "ha"\n[peers.2]\n{peer}')
     case = Case(b"")
     case.report_judge = ReportJudge.of(load_settings(str(file), {}), is_standalone=True)
     assert [case.believes(ha_report(broker_id).command()) for broker_id in (2, 3)] == [True, False]
@@ -190,7 +190,7 @@ def test_a_name_server_alone_takes_whom_it_serves_from_the_settings_of_nodes(
 def test_addresses_that_the_group_decided_on_override_what_is_configured(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     peers = [f'[peers.{n}]\naddress = "ha:{n}"\npeer_address = "ha:2{n}"\n' for n in (1, 2, 3)]
-    file.write_text(f'node_id = 1\ngroup = "ha"\ncluster_id = "c"\n{"".join(peers)}')
+    file.write_text(f'node_id = 1\nbroker_group = "ha"\ncluster_id = "c"\n{"".join(peers)}')
     members = {2: ("moved:2", "moved:22"), 3: ("", "moved:23"), 4: ("joined:4", "joined:24")}
     settings = load(str(file), {"directory": str(tmp_path)}).settings
     case = Case(b"")

@@ -117,10 +117,10 @@ def test_swapped_entries_a_shorter_replica_and_surplus_units_are_found(
 
     assert [one.verdict for one in report.replicas] == ["damaged", "behind", "derived"]
     assert kinds(report, 0) >= {"log", "differs"}
-    assert report.replicas[0].first_bad_position == fsck_config("ledger").file_size_bytes
+    assert report.replicas[0].first_bad_log_position == fsck_config("ledger").file_size_bytes
     behind = report.replicas[1]
     assert behind.first_bad_index == COUNT // 4
-    assert behind.first_bad_position == behind.end_position
+    assert behind.first_bad_log_position == behind.end_log_position
     assert report.replicas[2].finding_count == 8 + 1
 
 

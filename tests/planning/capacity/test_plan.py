@@ -33,7 +33,7 @@ def test_sizes_are_sums() -> None:
     assert sizing.value("entry_size_bytes") == entry
     assert sizing.value("log_bytes_per_msg") == entry / 50
     assert sizing.value("node_retained_size_bytes") == pytest.approx(
-        5_000 * 3_600 * entry / 50 / sizing.value("group_count")
+        5_000 * 3_600 * entry / 50 / sizing.value("broker_group_count")
     )
 
 
@@ -47,14 +47,14 @@ def test_the_smallest_limit_is_the_rate_of_a_group() -> None:
         sizing = plan(demand(host=host), costs, FORMATS)
         limits = {f.name: f.value for f in sizing.figures if f.name.startswith("limit_")}
         assert sizing.limits.bottleneck.name == name == min(limits, key=lambda n: limits[n] or 0)
-        assert sizing.value("group_msgs_per_s") == limits[name]
+        assert sizing.value("broker_group_msgs_per_s") == limits[name]
 
 
 def test_a_long_way_limits() -> None:
     sizing = planned(round_trip_ms=10_000.0, host=replace(LARGE, network_bytes_per_s=1e12))
     assert sizing.limits.bottleneck.name == "limit_window_msgs_per_s"
     log = sizing.value("log_bytes_per_msg")
-    assert sizing.value("group_msgs_per_s") == pytest.approx((8 << 20) / 10.001 / log)
+    assert sizing.value("broker_group_msgs_per_s") == pytest.approx((8 << 20) / 10.001 / log)
 
 
 def test_traffic_counts_followers_consumers_and_frames() -> None:
@@ -110,7 +110,7 @@ def test_a_node_that_never_catches_up_is_told() -> None:
 
 def test_times_follow_from_backlog_and_spare_rate() -> None:
     sizing = planned(zones=3, outage_s=600.0)
-    incoming = 10_000 / sizing.value("group_count") * sizing.value("log_bytes_per_msg")
+    incoming = 10_000 / sizing.value("broker_group_count") * sizing.value("log_bytes_per_msg")
     rate = sizing.value("catch_up_bytes_per_s")
     assert sizing.value("catch_up_s") == pytest.approx(incoming * 600 / (rate - incoming))
     retained = sizing.value("node_retained_size_bytes")
@@ -134,12 +134,12 @@ def test_more_groups_fill_hosts_better() -> None:
         sizing.value("node_count"),
         160 * (1 << 30) // sizing.value("node_disk_size_bytes"),
     )
-    assert sizing.value("group_count") > 1
+    assert sizing.value("broker_group_count") > 1
     assert fitting > 1
     assert sizing.value("hosts_for_disk") == -(-nodes // fitting)
-    assert "fit onto hosts" in sizing.figure("group_count").formula
+    assert "fit onto hosts" in sizing.figure("broker_group_count").formula
     # One group of three nodes would leave much of its hosts empty.
-    alone = 3 * sizing.value("node_disk_size_bytes") * sizing.value("group_count")
+    alone = 3 * sizing.value("node_disk_size_bytes") * sizing.value("broker_group_count")
     assert sizing.value("hosts_for_disk") * (160 << 30) < 1.5 * alone
 
 
@@ -180,7 +180,9 @@ def test_hosts_carry_the_load_without_those_that_fail(changes: dict[str, Any]) -
     )
     assert left * LARGE.cores * d.utilisation >= 0.999 * sizing.value("cores")
     assert left * LARGE.disk_size_bytes >= sizing.value("total_disk_size_bytes")
-    capacity = sizing.value("group_count") * sizing.value("group_msgs_per_s") * d.utilisation
+    capacity = (
+        sizing.value("broker_group_count") * sizing.value("broker_group_msgs_per_s") * d.utilisation
+    )
     assert capacity >= 0.999 * d.peak_msgs_per_s
     assert all(figure.formula for figure in sizing.figures)
 

@@ -36,7 +36,7 @@ def test_a_plan_has_figures_with_formulas() -> None:
     by_name = {row["figure"]: row for row in answer["figures"]}
     assert by_name["record_size_bytes"]["value"] == 91 + 32 + 64 + 1024
     assert by_name["host_count"]["value"] % 3 == 0
-    assert answer["group_bottleneck"] in by_name
+    assert answer["broker_group_bottleneck"] in by_name
     table = qlog("plan", *SAFE)
     for figure in by_name:
         assert figure in table.stdout
@@ -80,7 +80,7 @@ def test_a_calibration_is_read(tmp_path: Path) -> None:
     calibration_file.save(calibration(), str(path))
     assert [one.name for one in tmp_path.iterdir()] == ["here.json"]
     result = qlog("plan", *SAFE, "--calibration", str(path))
-    assert "calibration       a test\n" in result.stdout
+    assert "calibration              a test\n" in result.stdout
     assert result.stderr == ""
     fleet = ("fleet", *SAFE, "--placement")
     assert "note: nothing was measured" in qlog(*fleet).stderr
@@ -112,9 +112,9 @@ def test_a_calibration_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_fleet_is_simulated(tmp_path: Path) -> None:
-    options = ("--groups", "12", "--hosts", "6", "--duration", "10m", "--retention", "1m")
+    options = ("--broker-groups", "12", "--hosts", "6", "--duration", "10m", "--retention", "1m")
     answer = qlog_json("fleet", *SAFE, *options)
-    assert (answer["host_count"], answer["group_count"], answer["lost_count"]) == (6, 12, 0)
+    assert (answer["host_count"], answer["broker_group_count"], answer["lost_count"]) == (6, 12, 0)
     assert [text.partition(":")[0] for text in answer["faults"]] == ["host", "lost", "zone"]
     assert answer["samples"][-1]["at_s"] == 600
     table = qlog("fleet", *SAFE, *options, "--fault", "zone:z1@60+120").stdout
@@ -123,9 +123,9 @@ def test_a_fleet_is_simulated(tmp_path: Path) -> None:
 
 
 def test_a_placement_is_printed_instead() -> None:
-    options = ("--groups", "12", "--hosts", "6", "--placement", "-o", "json")
+    options = ("--broker-groups", "12", "--hosts", "6", "--placement", "-o", "json")
     rows = json.loads(qlog("fleet", *SAFE, *options).stdout)
-    assert [row["group"] for row in rows] == [f"g{n}" for n in range(12)]
+    assert [row["broker_group"] for row in rows] == [f"g{n}" for n in range(12)]
     assert Counter(row["leader"] for row in rows).most_common(1)[0][1] == 2
     for row in rows:
         assert row["leader"] in row["hosts"]
@@ -133,7 +133,7 @@ def test_a_placement_is_printed_instead() -> None:
 
 
 def test_a_quorum_that_is_lost_is_a_finding() -> None:
-    options = ("--groups", "4", "--hosts", "3", "--duration", "10m")
+    options = ("--broker-groups", "4", "--hosts", "3", "--duration", "10m")
     faults = ("--fault", "host:z0-h0@60+60", "--fault", "host:z1-h0@60+60")
     assert qlog_json("fleet", *SAFE, *options, *faults, code=1)["no_quorum_count_max"] == 4
 
@@ -148,7 +148,7 @@ def test_a_quorum_that_is_lost_is_a_finding() -> None:
         (("--hosts", "2"), "has no host for copy 3"),
         (("--hosts", "1001"), "1 to 1000 are simulated"),
         (("--random-faults", "1001"), "at most 1000"),
-        (("--groups", "5001"), "1 to 5000"),
+        (("--broker-groups", "5001"), "1 to 5000"),
         (("--fault", "zone:z0-h0@5+5"), "names nothing of the fleet"),
         (("--duration", "0s"), "1 s to 366 days"),
         (("--duration", "3660d"), "1 s to 366 days"),
@@ -164,5 +164,16 @@ def test_a_fleet_without_sense_is_a_usage_error(option: tuple[str, ...], text: s
 @pytest.mark.long
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
     path = tmp_path / "fleet.svg"
-    qlog("fleet", *SAFE, "--groups", "9", "--hosts", "6", "--retention", "1m", "--plot", str(path))
+    qlog(
+        "fleet",
+        *SAFE,
+        "--broker-groups",
+        "9",
+        "--hosts",
+        "6",
+        "--retention",
+        "1m",
+        "--plot",
+        str(path),
+    )
     assert path.read_text().lstrip().startswith("<?xml")

@@ -36,13 +36,13 @@ def test_a_group_goes_on_from_another_place(qlog: Qlog, tmp_path: Path, topic: s
     qlog.produce(tmp_path, topic, "a\nb\nc\n")
     assert qlog("consume", topic, "--group", "moved", "--max-count", 3).stdout == "a\nb\nc\n"
     [row] = qlog.json("group", "progress", "moved")
-    assert (row["topic"], row["queue_id"], row["group"]) == (topic, 0, "g0")
+    assert (row["topic"], row["queue_id"], row["broker_group"]) == (topic, 0, "g0")
     assert (row["broker_offset"], row["consumer_offset"], row["diff"]) == (3, 3, 0)
     assert row["last_time"].endswith("Z")
     assert "diff total  0" in qlog("group", "progress", "moved").stdout
 
     [back] = qlog.json("group", "reset", "moved", "--topic", topic, "--to-time", "-1h")
-    assert back == {"group": "g0", "topic": topic, "queue_id": 0, "offset": 0}
+    assert back == {"broker_group": "g0", "topic": topic, "queue_id": 0, "offset": 0}
     [end] = qlog.json("group", "reset", "moved", "--topic", topic, "--to", "end")
     assert end["offset"] == 3
     [queue_row] = qlog.json("group", "reset", "moved", "--topic", topic, "--to-offset", 1)

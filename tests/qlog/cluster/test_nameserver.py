@@ -16,7 +16,7 @@ def test_status_names_every_replica_and_every_broker(qlog: Qlog) -> None:
         # The first answers after a start may still be those of an election, and a node says why it
         # could not register until it has.
         status.update(json.loads(qlog("nameserver", "status", "-o", "json", code=None).stdout))
-        groups = [len(group["brokers"]) for group in status["groups"]]
+        groups = [len(group["brokers"]) for group in status["broker_groups"]]
         problems = [one["problem"] for one in status["replicas"]]
         return bool(status["healthy"]) and groups == [3] and not any(problems)
 
@@ -24,8 +24,8 @@ def test_status_names_every_replica_and_every_broker(qlog: Qlog) -> None:
     assert sorted(one["node_id"] for one in status["replicas"]) == [1, 2, 3]
     assert sorted(one["state"] for one in status["replicas"]) == ["follower", "follower", "leader"]
     assert status["leader"] in [one["address"] for one in status["replicas"]]
-    (group,) = status["groups"]
-    assert (group["group"], group["kind"]) == ("g0", "raft")
+    (group,) = status["broker_groups"]
+    assert (group["broker_group"], group["kind"]) == ("g0", "raft")
     text = qlog("nameserver", "status").stdout
     assert all(qlog.nodes.address(node_id) in text for node_id in (1, 2, 3))
     output = qlog("nameserver", "status", "--server", qlog.nodes.address(1), "-o", "json").stdout
@@ -36,7 +36,7 @@ def test_a_route_says_where_a_topic_lives(qlog: Qlog, topic: str) -> None:
     route = ("nameserver", "route", topic)
     wait_for("the topic", lambda: qlog(*route, code=None).exit_code == 0)
     (share,) = qlog.json(*route)
-    assert (share["group"], share["write_queue_count"], share["permission"]) == ("g0", 1, 6)
+    assert (share["broker_group"], share["write_queue_count"], share["permission"]) == ("g0", 1, 6)
     assert {broker["role"] for broker in share["brokers"]} == {"master", "slave"}
     form = json.loads(qlog("nameserver", "route", topic, "--rocketmq").stdout)
     assert form["queueDatas"][0]["brokerName"] == "g0"

@@ -36,7 +36,7 @@ def node(node_id: int, **changes: Any) -> NodeStatus:
         pid=1000 + node_id,
         members=[admin_pb2.MemberStatus(node_id=n, address=f"10.0.0.{n}:8081") for n in (1, 2, 3)],
     )
-    return dataclasses.replace(of_pb(NodeStatus, pb, group=""), **changes)
+    return dataclasses.replace(of_pb(NodeStatus, pb, broker_group=""), **changes)
 
 
 def cluster(*nodes: NodeStatus | NodeDown) -> ClusterStatus:

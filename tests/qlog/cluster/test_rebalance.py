@@ -10,7 +10,13 @@ import pytest
 from deploy.local import LocalCluster
 from planning.capacity.leaders import balance
 from planning.commands.rebalance import SeenLeaders, appended_sizes
-from quorumlog.admin.types import ClusterStatus, GroupStatus, MemberStatus, NodeDown, NodeStatus
+from quorumlog.admin.types import (
+    BrokerGroupStatus,
+    ClusterStatus,
+    MemberStatus,
+    NodeDown,
+    NodeStatus,
+)
 from quorumlog.command_errors import CliError
 from quorumlog.pb import admin_pb2
 from quorumlog.records.values import of_pb
@@ -22,26 +28,30 @@ def node(node_id: int, group: str, host: str, **changes: Any) -> NodeStatus:
         node_id=node_id, role="follower", term=3, last_index=5_000, standing="full"
     )
     member = MemberStatus(node_id, f"{host}:8081", f"{host}:40911", True, True, 0, "")
-    return dataclasses.replace(of_pb(NodeStatus, pb, group=group), members=(member,), **changes)
+    return dataclasses.replace(
+        of_pb(NodeStatus, pb, broker_group=group), members=(member,), **changes
+    )
 
 
 def status(*nodes: NodeStatus | NodeDown) -> ClusterStatus:
     """Groups as their nodes name them; the members of a leader are all nodes of its group."""
-    names = sorted({one.group for one in nodes})
+    names = sorted({one.broker_group for one in nodes})
     members = {
         name: tuple(
             member
             for one in nodes
-            if isinstance(one, NodeStatus) and one.group == name
+            if isinstance(one, NodeStatus) and one.broker_group == name
             for member in one.members
         )
         for name in names
     }
     seen = [
-        dataclasses.replace(one, members=members[one.group]) if isinstance(one, NodeStatus) else one
+        dataclasses.replace(one, members=members[one.broker_group])
+        if isinstance(one, NodeStatus)
+        else one
         for one in nodes
     ]
-    groups = tuple(GroupStatus(name, 0, 3) for name in names)
+    groups = tuple(BrokerGroupStatus(name, 0, 3) for name in names)
     return ClusterStatus("c", 0, 3, tuple(seen), groups)
 
 
@@ -59,7 +69,7 @@ def test_leaders_of_one_host_are_spread_over_three() -> None:
     assert [(row["source"], row["source_node_id"] % 10) for row in rows] == [("a", 1), ("a", 1)]
     assert sorted(row["target"] for row in rows) == ["b", "c"]
     for row in rows:
-        assert row["target_node_id"] // 10 == int(row["group"][1:])
+        assert row["target_node_id"] // 10 == int(row["broker_group"][1:])
 
 
 @pytest.mark.parametrize(
@@ -137,8 +147,10 @@ def test_leaders_move_only_when_it_is_asked_for(groups: Qlog) -> None:
     assert done["applied"]
     [made] = done["moves"]
     assert made["term"] > 0
-    leaders = {one["group"]: one for one in groups.json("cluster", "status")["groups"]}
-    assert leaders[made["group"]]["leader_id"] == made["target_node_id"]
-    assert leaders[made["group"]]["term"] == made["term"]
+    leaders = {
+        one["broker_group"]: one for one in groups.json("cluster", "status")["broker_groups"]
+    }
+    assert leaders[made["broker_group"]]["leader_id"] == made["target_node_id"]
+    assert leaders[made["broker_group"]]["term"] == made["term"]
     again = groups.json("cluster", "rebalance", *hosts, "--by", "load", "--interval", "0.1")
     assert again["moves"] == []

@@ -9,7 +9,7 @@ from tests.qlog.running import Qlog
 
 def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
     made = qlog.json("topic", "create", "life", "--queues", 2)
-    share = {"group": "g0", "queue_count": 2, "permission": "rw"}
+    share = {"broker_group": "g0", "queue_count": 2, "permission": "rw"}
     expected = {"topic": "life", "queue_count": 2, "permission": "rw", "message_type": "MIXED"}
     assert made == {**expected, "shares": [share]}
     again = qlog("topic", "create", "life", code=5)
@@ -24,7 +24,7 @@ def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
     qlog.produce(tmp_path, "life", "a\nb\nc\n", "--queue", 3)
     shown = qlog.json("topic", "describe", "life")
     assert (shown["topic"], shown["queue_count"], shown["message_count"]) == ("life", 4, 3)
-    assert [(q["queue_id"], q["min_offset"], q["max_offset"]) for q in shown["queues"]] == [
+    assert [(q["queue_id"], q["first_offset"], q["end_offset"]) for q in shown["queues"]] == [
         (0, 0, 0),
         (1, 0, 0),
         (2, 0, 0),
@@ -58,12 +58,12 @@ def test_a_group_is_seen_and_deleted(qlog: Qlog, tmp_path: Path, topic: str) -> 
     assert shown["client_ids"] == []
     [queue] = shown["queues"]
     assert queue == {
-        "group": "g0",
+        "broker_group": "g0",
         "topic": topic,
         "queue_id": 0,
         "offset": 2,
-        "min_offset": 0,
-        "max_offset": 3,
+        "first_offset": 0,
+        "end_offset": 3,
         "lag_count": 1,
     }
     assert qlog.json("group", "delete", "seen", "--yes") == {"group": "seen", "deleted": True}

@@ -95,11 +95,11 @@ def test_json_lines_have_all_of_a_message(monkeypatch: pytest.MonkeyPatch) -> No
         "properties": {"colour": "red"},
         "born_unix_ms": 1_700_000_000_000,
         "store_unix_ms": 0,
-        "position": 0,
+        "log_position": 0,
         "body_size_bytes": 6,
         "body_encoding": "utf-8",
         "body": "höllo",
-        "group": "",
+        "broker_group": "",
     }
     assert second["body_encoding"] == "base64"
     assert base64.b64decode(second["body"]) == b"\xff\x00"

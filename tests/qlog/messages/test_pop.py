@@ -37,7 +37,7 @@ def test_messages_in_flight_are_shown(qlog: Qlog, tmp_path: Path, topic: str) ->
         assert {**queue, "first_visible_unix_ms": 0} == {
             "topic": topic,
             "queue_id": 0,
-            "group": "g0",
+            "broker_group": "g0",
             "offset": 0,
             "next_offset": 2,
             "in_flight_count": 1,

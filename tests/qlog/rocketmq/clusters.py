@@ -43,8 +43,8 @@ class Target:
         for queue_id in range(queue_count):
             queue: list[Message] = []
             (row,) = await self.client.queue_offsets(topic, [queue_id])
-            while len(queue) < row.max_offset - row.min_offset:
-                queue += await self.client.pull(topic, queue_id, row.min_offset + len(queue))
+            while len(queue) < row.end_offset - row.first_offset:
+                queue += await self.client.pull(topic, queue_id, row.first_offset + len(queue))
             queues.append(queue)
         return queues
 

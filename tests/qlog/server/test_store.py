@@ -73,13 +73,17 @@ def test_inspect_says_what_is_there(root: Path, config: StoreConfig) -> None:
     assert shown["same_boot"] is True
     assert shown["held_by"] is None
     assert (shown["topic_count"], shown["queue_count"], shown["queued_record_count"]) == (2, 2, 60)
-    assert [(q["topic"], q["min_offset"], q["max_offset"]) for q in shown["queues"]] == [
+    assert [(q["topic"], q["first_offset"], q["end_offset"]) for q in shown["queues"]] == [
         ("topic0", 0, 30),
         ("topic1", 0, 30),
     ]
     assert sum(f["entry_count"] for f in shown["index_files"]) == 60
     assert shown["index_files"][0]["begin_time"] == "2023-11-14T22:13:20.700Z"
-    assert shown["written_position"] == shown["durable_position"] == shown["dispatched_position"]
+    assert (
+        shown["written_log_position"]
+        == shown["durable_log_position"]
+        == shown["dispatched_log_position"]
+    )
     if config.container == "ledger":
         assert (shown["first_index"], shown["last_index"], shown["durable_index"]) == (0, 29, 29)
     settings = {row["setting"]: row["value"] for row in shown["settings"]}
@@ -88,7 +92,7 @@ def test_inspect_says_what_is_there(root: Path, config: StoreConfig) -> None:
     assert shown["used_bytes"] > 0
     table = run("inspect", root)
     assert table.exit_code == 0
-    assert f"container                    {config.container}\n" in table.stdout
+    assert f"container                        {config.container}\n" in table.stdout
 
 
 def test_inspect_goes_on_beside_a_server_and_verify_does_not(
@@ -115,12 +119,14 @@ def test_verify_ends_with_a_verdict(root: Path) -> None:
     assert report["severities"] == {"damage": 1}
     [finding] = report["findings"]
     assert (finding["file"], finding["field"], finding["severity"]) == (name, "body CRC", "damage")
-    assert {"at", "expected", "found", "part", "position"} < finding.keys()
+    assert {"at", "expected", "found", "part", "log_position"} < finding.keys()
     ranges = report["damaged_entries"]
     assert len(ranges) == (1 if report["container"] == "ledger" else 0)
     for damaged in ranges:
         assert damaged["hi_index"] == damaged["lo_index"] + 1
-        assert damaged["lo_position"] <= finding["position"] < damaged["hi_position"]
+        assert (
+            damaged["first_log_position"] <= finding["log_position"] < damaged["end_log_position"]
+        )
         verdict = f"refetch entries {damaged['lo_index']} to {damaged['lo_index']} from a replica"
         assert verdict in report["verdict"]
     done = run("verify", root)

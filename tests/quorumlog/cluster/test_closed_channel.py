@@ -58,7 +58,7 @@ async def test_a_producer_is_asked_again_after_its_connection_was_closed(
         producer = client.transactional_producer("billing", lambda _: "commit")
         producer.start()
         await first.wait()
-        await client.broker_groups.home.router.channels.keep_only(set())
+        await client._cluster.home.router.channels.keep_only(set())
         assert await ended.get() == 7
         assert producer.checks_count == 1
 

@@ -22,7 +22,7 @@ async def filled(groups: dict[str, FakeCluster], client: quorumlog.Client) -> No
     async with client.producer() as producer:
         for i in range(16):
             group = list(groups)[i % len(groups)]
-            await producer.send("orders", b"%02d" % i, queue_id=i // 4, group=group)
+            await producer.send("orders", b"%02d" % i, queue_id=i // 4, broker_group=group)
 
 
 async def test_a_lost_group_does_not_stop_readers() -> None:
@@ -32,12 +32,12 @@ async def test_a_lost_group_does_not_stop_readers() -> None:
         assert len([await anext(tailing) for _ in range(16)]) == 16
         await groups["g1"].stop()
         late = client.pull_consumer("orders")
-        assert {(await anext(late)).group for _ in range(8)} == {"g0"}
+        assert {(await anext(late)).broker_group for _ in range(8)} == {"g0"}
         async with client.producer() as producer:
             await producer.send("orders", b"news", queue_id=0)
         assert (await anext(tailing)).body == b"news"
         await groups["g1"].start()
-        seen = Counter([(await anext(late)).group for _ in range(9)])
+        seen = Counter([(await anext(late)).broker_group for _ in range(9)])
         assert seen == {"g0": 1, "g1": 8}
         await tailing.close()
         await late.close()
@@ -53,14 +53,14 @@ async def test_a_lost_group_is_named() -> None:
         await filled(groups, client)
         await groups["g1"].stop()
         got: list[bytes] = []
-        with pytest.raises(errors.QuorumlogError, match="of group g1"):
+        with pytest.raises(errors.QuorumlogError, match="of broker group g1"):
             await read_into(got, hasty)
         assert sorted(got) == sorted(groups["g0"].bodies())
-        with pytest.raises(errors.QuorumlogError, match="of group g1"):
+        with pytest.raises(errors.QuorumlogError, match="of broker group g1"):
             await hasty.query_by_key("orders", "k")
         part = await hasty.admin.create_topic("cakes", queue_count=2)
         assert (part.queue_count, part.away) == (2, ("g1",))
-        assert (await client.producer().send("cakes", b"")).group == "g0"
+        assert (await client.producer().send("cakes", b"")).broker_group == "g0"
 
 
 async def test_members_share_the_queues_of_all_groups() -> None:
@@ -127,11 +127,13 @@ async def test_a_member_goes_on_and_commits_while_a_group_is_away() -> None:
         await eventually(lambda: groups["g0"].offsets.get(("g", "orders", 0)) == 20)
         late = client.group_consumer("g", "orders")
         await late.start()  # It hears of one group only, and takes its share there.
-        await eventually(lambda: len([q for q in member.assignment() if q.group == "g0"]) == 2)
-        assert {q.group for q in late.assignment()} == {"g0"}
+        await eventually(
+            lambda: len([q for q in member.assignment() if q.broker_group == "g0"]) == 2
+        )
+        assert {q.broker_group for q in late.assignment()} == {"g0"}
         await late.close()
         await groups["g1"].start()
-        await client.producer().send("orders", b"there", queue_id=3, group="g1")
+        await client.producer().send("orders", b"there", queue_id=3, broker_group="g1")
         while (await anext(member)).body != b"there":
             pass  # What was not processed comes again before it.
         await member.close()
@@ -140,7 +142,7 @@ async def test_a_member_goes_on_and_commits_while_a_group_is_away() -> None:
 async def test_topics_are_made_in_every_group() -> None:
     async with fake_groups("g0", "g1") as groups, connect(groups) as client:
         made = await client.admin.create_topic("pies", queue_count=3, must_be_new=True)
-        assert (made.queue_count, [s.group for s in made.shares]) == (6, ["g0", "g1"])
+        assert (made.queue_count, [s.broker_group for s in made.shares]) == (6, ["g0", "g1"])
         assert [group.topics["pies"] for group in groups.values()] == [3, 3]
         groups["g0"].topics["old"] = 1
         with pytest.raises(errors.TopicExistsError):
@@ -154,17 +156,20 @@ async def test_the_status_of_a_cluster_has_all_nodes_of_all_groups() -> None:
     async with fake_groups("g0", "g1", count=2) as groups, connect(groups) as client:
         groups["g1"].elect(4)
         status = await client.admin.cluster_status()
-        assert [(n.node_id, n.group) for n in status.nodes] == [
+        assert [(n.node_id, n.broker_group) for n in status.nodes] == [
             (1, "g0"),
             (2, "g0"),
             (3, "g1"),
             (4, "g1"),
         ]
-        assert [(g.group, g.leader_id) for g in status.groups] == [("g0", 1), ("g1", 4)]
+        assert [(g.broker_group, g.leader_id) for g in status.broker_groups] == [
+            ("g0", 1),
+            ("g1", 4),
+        ]
         assert status.leader_id == 1
-        assert (await client.admin.node_status(3)).group == "g1"
+        assert (await client.admin.node_status(3)).broker_group == "g1"
         moved = await client.admin.transfer_leadership(3)
-        assert (moved.leader_id, moved.group) == (3, "g1")
+        assert (moved.leader_id, moved.broker_group) == (3, "g1")
         assert (groups["g0"].leader_id, groups["g1"].leader_id) == (1, 3)
 
 
@@ -173,15 +178,15 @@ async def test_numbers_of_queues_name_one_of_several_groups_or_nothing() -> None
         producer = client.producer()
         for group in groups:
             for body in (b"0", b"1"):
-                await producer.send("orders", body, queue_id=0, group=group)
+                await producer.send("orders", body, queue_id=0, broker_group=group)
         async with client.pull_consumer("orders") as consumer:
             got = [await anext(consumer) for _ in range(4)]
-            assert {message.group for message in got} == {"g0", "g1"}
+            assert {message.broker_group for message in got} == {"g0", "g1"}
             with pytest.raises(errors.InvalidRequestError, match="queue_offsets"):
                 consumer.offsets()
             await consumer.seek(0, 1)  # A number is that of the first group.
             again = await anext(consumer)
-            assert (again.group, again.body) == ("g0", b"1")
+            assert (again.broker_group, again.body) == ("g0", b"1")
             assert consumer.queue_offsets()[Queue("orders", 0, "g1")] == 2
         async with client.pull_consumer("orders", queues=[Queue("orders", 0, "g1")]) as one:
             await anext(one)

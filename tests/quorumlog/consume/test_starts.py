@@ -42,7 +42,7 @@ async def test_what_comes_after_the_start_is_read_from_its_first_message(
         async with connect(groups, "g0") as client, connect(groups) as other:
             producer = other.producer()
             for queue in range(2):
-                await producer.send("orders", b"old", queue_id=queue, group="g0")
+                await producer.send("orders", b"old", queue_id=queue, broker_group="g0")
             consumer = made(client, kind, position, tmp_path)
             await consumer.start()
             for group in groups.values():  # The topic grows, and a broker group comes.
@@ -50,7 +50,7 @@ async def test_what_comes_after_the_start_is_read_from_its_first_message(
             wanted = [b"g0 2", b"g0 3", b"g1 0", b"g1 1", b"g1 2", b"g1 3"]
             for body in wanted:
                 name, number = body.decode().split()
-                await producer.send("orders", body, queue_id=int(number), group=name)
+                await producer.send("orders", body, queue_id=int(number), broker_group=name)
             groups["g0"].neighbours = [groups["g1"]]
             assert sorted(await taken(consumer, b"g", 6)) == wanted
             await consumer.close()
@@ -58,6 +58,6 @@ async def test_what_comes_after_the_start_is_read_from_its_first_message(
                 return
             for group in groups.values():  # And while no member runs.
                 group.topics["orders"] = 5
-                await producer.send("orders", b"later", queue_id=4, group=group.group)
+                await producer.send("orders", b"later", queue_id=4, broker_group=group.group)
             async with made(client, kind, position, tmp_path) as consumer:
                 assert b"old" not in await taken(consumer, b"later", 2)

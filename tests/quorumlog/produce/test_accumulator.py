@@ -13,7 +13,7 @@ async def key_of(client: quorumlog.Client, group: str) -> str:
     """A key whose messages go to a group."""
     producer = client.producer()
     for i in range(1_000):
-        if (await producer.send("orders", b"probe", key=f"k{i}")).group == group:
+        if (await producer.send("orders", b"probe", key=f"k{i}")).broker_group == group:
             return f"k{i}"
     raise AssertionError("all keys are of one group")
 
@@ -84,11 +84,11 @@ async def test_a_batch_that_leaves_a_group_stays_one_and_one_with_a_queue_stays(
         accumulator._move(backlog)
         backlog.group.is_away = False
         moved = await asyncio.gather(*(delivery.receipt() for delivery in free))
-        assert len({(receipt.group, receipt.index) for receipt in moved}) == 1
-        assert moved[0].group != "g0"
+        assert len({(receipt.broker_group, receipt.index) for receipt in moved}) == 1
+        assert moved[0].broker_group != "g0"
         await groups["g0"].start()
         stayed = await asyncio.gather(*(delivery.receipt() for delivery in bound))
-        assert {receipt.group for receipt in stayed} == {"g0"}
+        assert {receipt.broker_group for receipt in stayed} == {"g0"}
         assert stayed[1].queue_id == 3
 
 
@@ -103,17 +103,17 @@ async def test_a_group_that_is_cut_off_after_a_pause_is_left_soon(
         key = await key_of(client, "g1")
         producer = client.producer()
         for group in groups:
-            await producer.send("orders", b"warm", group=group)
+            await producer.send("orders", b"warm", broker_group=group)
         (node,) = groups["g1"].nodes.values()
         node.gate.clear()
-        unanswered = asyncio.create_task(producer.send("orders", b"named", group="g1"))
+        unanswered = asyncio.create_task(producer.send("orders", b"named", broker_group="g1"))
         (backlog,) = (backlog for backlog in producer._accumulator if backlog.group.name == "g1")
         await eventually(lambda: backlog.sender.in_flight_count == 1)
         # Sooner than by the deadline of the one without an answer.
         receipt = await producer.send("orders", b"keyed", key=key)
-        assert receipt.group == "g0"
+        assert receipt.broker_group == "g0"
         node.gate.set()
-        assert (await unanswered).group == "g1"
+        assert (await unanswered).broker_group == "g1"
 
 
 async def test_a_healthy_group_is_not_away_because_a_message_has_little_time(
@@ -125,15 +125,15 @@ async def test_a_healthy_group_is_not_away_because_a_message_has_little_time(
     async with fake_groups("g0", "g1") as groups, connect(groups) as client:
         (node,) = groups["g1"].nodes.values()
         patient, hurried = client.producer(), client.producer(timeout_ms=20)
-        await patient.send("orders", b"warm", group="g1")
+        await patient.send("orders", b"warm", broker_group="g1")
         node.gate.clear()  # It takes a while, as a slow disk may.
-        sent = asyncio.create_task(patient.send("orders", b"slow", group="g1"))
+        sent = asyncio.create_task(patient.send("orders", b"slow", broker_group="g1"))
         with pytest.raises(quorumlog.errors.QuorumlogError):  # Sent in time, or not even that.
-            await hurried.send("orders", b"late", group="g1")
+            await hurried.send("orders", b"late", broker_group="g1")
         (backlog,) = (b for b in hurried._accumulator if b.group.name == "g1")
         assert not backlog.group.is_away
         node.gate.set()
-        assert (await sent).group == "g1"
+        assert (await sent).broker_group == "g1"
         assert not backlog.group.is_away
 
 
@@ -142,9 +142,9 @@ async def test_a_message_that_names_its_group_shares_no_batch_with_one_that_may_
         key = await key_of(client, "g0")
         producer = client.producer()
         free = producer.send_nowait("orders", b"free", key=key)
-        bound = producer.send_nowait("orders", b"bound", group="g0")
+        bound = producer.send_nowait("orders", b"bound", broker_group="g0")
         again = producer.send_nowait("orders", b"again", key=key)
         receipts = [await delivery.receipt() for delivery in (free, bound, again)]
-        assert {receipt.group for receipt in receipts} == {"g0"}
+        assert {receipt.broker_group for receipt in receipts} == {"g0"}
         first = receipts[0].index
         assert [receipt.index - first for receipt in receipts] == [0, 1, 2]

@@ -88,5 +88,5 @@ def test_a_receipt_of_a_held_message_has_no_queue_offset_yet() -> None:
         )
     )
     receipts = [batch.receipt(i) for i in range(2)]
-    places = [(r.queue_offset, r.position, r.due_unix_ms) for r in receipts]
+    places = [(r.queue_offset, r.log_position, r.due_unix_ms) for r in receipts]
     assert places == [(-1, 700, 5), (-1, 900, 6)]

@@ -33,7 +33,7 @@ async def test_a_receipt_says_all_about_a_message() -> None:
         assert first.message_id == message_id(("127.0.0.1", 8081), 48)
         message = await client.get_message(second.message_id)
         assert (message.body, message.key, message.tag) == (b"zwei", "k", "t")
-        assert message.position == second.position
+        assert message.log_position == second.log_position
         assert second.to_dict()["durability"] == "quorum_disk"
 
 
@@ -45,7 +45,7 @@ async def test_messages_of_one_turn_share_a_batch_and_keep_their_order() -> None
         assert len(cluster.entries) == 1
         assert cluster.bodies() == [b"%d" % i for i in range(100)]
         assert [r.queue_offset for r in receipts] == [i // 2 for i in range(100)]
-        positions = [r.position for r in receipts]
+        positions = [r.log_position for r in receipts]
         assert positions == sorted(set(positions))
         stats = producer.stats()
         assert (stats.acked_count, stats.batches_acked) == (100, 1)
@@ -338,7 +338,7 @@ async def test_a_named_producer_tells_its_claim_in_the_groups_it_sent_to(
     async with fake_cluster(1) as cluster, connect(cluster) as client:
         producer = client.producer(name="billing")
         await client.producer().send("orders", b"0")  # The group is known now.
-        home = client.broker_groups.home
+        home = client._cluster.home
         assert producer.incarnation_in(home) is None
         await producer.send("orders", b"1")
         claimed = log_pb2.ProducerIncarnation(name="billing", number=7)
@@ -395,7 +395,7 @@ async def test_a_message_that_was_never_sent_says_that_no_leader_was_found() -> 
     async with fake_cluster(1) as cluster, connect(cluster) as client:
         producer = client.producer(timeout_ms=200)
         cluster.leader_id = 0
-        client.broker_groups.home.router.leader_failed(cluster.nodes[1].address)
+        client._cluster.home.router.leader_failed(cluster.nodes[1].address)
         with pytest.raises(errors.DeadlineError, match="finding the leader was not done"):
             await producer.send("orders", b"x")
 

@@ -110,7 +110,7 @@ async def test_a_connection_that_is_closed_while_nothing_is_sent_is_made_again()
     async with fake_cluster() as cluster, connect(cluster) as client:
         producer = client.producer()
         await producer.send("orders", b"0000", queue_id=0)
-        await client.broker_groups.home.router.channels.keep_only(set())
+        await client._cluster.home.router.channels.keep_only(set())
         await producer.send("orders", b"0001", queue_id=0)
         check_once_and_in_order(cluster, 2)
 
@@ -400,7 +400,7 @@ async def test_random_faults_leave_no_doubt_about_any_message(
             for body in ours:
                 record = cluster.queues[topic, 0][acked[body].queue_offset]
                 assert decode_message(record).body == body
-                assert decode_message(record).position == acked[body].position
+                assert decode_message(record).position == acked[body].log_position
         assert len(acked) > 100
         assert producer.stats().held_size_bytes == 0
 

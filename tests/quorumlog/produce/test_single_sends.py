@@ -166,7 +166,7 @@ async def test_many_messages_at_once_share_a_batch_after_single_ones_as_well() -
             await asyncio.gather(*(producer.send("orders", b"x") for _ in range(50)))
             assert len(cluster.entries) <= 10 + batches_max
         await producer.send("orders", b"x", delay=1)
-        await producer.send("orders", b"x", group="")
+        await producer.send("orders", b"x", broker_group="")
         assert producer.stats().held_size_bytes == 0
 
 

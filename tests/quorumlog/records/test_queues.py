@@ -36,7 +36,7 @@ def test_equality_is_an_equivalence_and_agrees_with_the_hash() -> None:
 
 def test_queues_are_in_order_of_topic_group_and_number() -> None:
     queues = [Queue("b", 0, "g0"), Queue("a", 0, "g1"), Queue("a", 10, "g0"), Queue("a", 9, "g0")]
-    in_order = [(q.topic, q.group, q.queue_id) for q in sorted(queues)]
+    in_order = [(q.topic, q.broker_group, q.queue_id) for q in sorted(queues)]
     assert in_order == [("a", "g0", 9), ("a", "g0", 10), ("a", "g1", 0), ("b", "g0", 0)]
     assert sorted([Queue("a", 2), Queue("a", 1)]) == [("a", 1), ("a", 2)]
 
@@ -52,6 +52,6 @@ def test_the_four_orders_agree_and_end_in_equality() -> None:
 
 def test_a_queue_keeps_its_group_on_its_travels() -> None:
     queue = pickle.loads(pickle.dumps(Queue("orders", 0, "g1")))
-    assert (queue, queue.group) == (Queue("orders", 0, "g1"), "g1")
+    assert (queue, queue.broker_group) == (Queue("orders", 0, "g1"), "g1")
     assert str(queue) == "orders/0 of g1"
     assert str(Queue("orders", 0)) == "orders/0"

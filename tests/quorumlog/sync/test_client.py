@@ -35,7 +35,7 @@ PAIRS = [
 ]
 # What only makes sense there: hooks between the two, and attributes that are set by __init__.
 ASYNC_ONLY = {
-    *("broker_groups", "end", "incarnation_in", "send_entries"),
+    *("end", "incarnation_in", "send_entries"),
     *("next_ready", "next_message", "next_batch_of", "fill", "batch_ready", "take_back", "in_hand"),
 }
 
@@ -43,7 +43,7 @@ ASYNC_ONLY = {
 ATTRIBUTES = {
     sync.Client: ("client_id",),
     sync.GroupConsumer: ("auto_commit",),
-    sync.Transaction: ("decision", "group", "receipts", "transaction_id"),
+    sync.Transaction: ("broker_group", "decision", "receipts", "transaction_id"),
     sync.TransactionalProducer: ("checks_count", "producer_group"),
     sync.ConsumeTransaction: ("receipts",),
 }

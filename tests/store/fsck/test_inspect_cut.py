@@ -33,7 +33,7 @@ def cut_of(root: Path, count: int, *, size_bytes: int = 400) -> tuple[str, int, 
 def test_a_cut_file_names_the_lost_records(tmp_path: Path) -> None:
     path, lo, hi = cut_of(tmp_path / "s", 90)
     row = inspect_cut(path)
-    assert (row["epoch"], row["first_position"], row["end_position"]) == (5, lo, hi)
+    assert (row["epoch"], row["first_log_position"], row["end_log_position"]) == (5, lo, hi)
     assert row["record_count"] == 89
     assert row["queues"] == [
         {
@@ -48,7 +48,7 @@ def test_a_cut_file_names_the_lost_records(tmp_path: Path) -> None:
     records = row["records"]
     assert isinstance(records, list)
     assert [record["keys"] for record in records[:2]] == ["key0003", "key0004"]
-    assert (records[0]["position"], records[0]["offset"]) == (lo, 3)
+    assert (records[0]["log_position"], records[0]["offset"]) == (lo, 3)
     assert row["records_not_shown"] == 0
 
 
@@ -82,7 +82,7 @@ def test_the_command_opens_it(tmp_path: Path) -> None:
     code = "from qlog import main; main(prog_name='qlog')"
     command = [sys.executable, "-c", code, "store", "inspect", path, "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["first_position"] == lo
+    assert json.loads(done.stdout)["first_log_position"] == lo
 
 
 def test_a_check_of_a_replica_finds_nothing_wrong(tmp_path: Path) -> None:

@@ -400,7 +400,7 @@ async def test_status_says_what_is_held(node: Fixture) -> None:
     await send(node, delayed(3, TIMER_DELAY_MS="2000"))
     await move(node, NOW + 1_000)
     status = await node.broker.delay.delay_status(DelayStatusRequest())
-    rows = {row.level: (row.delay_ms, row.held_count, row.max_offset) for row in status.queues}
+    rows = {row.level: (row.delay_ms, row.held_count, row.end_offset) for row in status.queues}
     assert rows == {0: (0, 1, 1), 1: (1_000, 0, 1), 3: (10_000, 2, 2)}
     assert (status.held_count, status.now_unix_ms) == (3, NOW + 1_000)
     assert status.next_due_unix_ms == NOW + 2_000

@@ -215,7 +215,7 @@ def test_a_plan_becomes_a_fleet() -> None:
     fleet = replace(fleet, faults=usual_faults(fleet.hosts, fleet.duration_s))
     assert fleet.msgs_per_s * 60 == 10_000
     assert fleet.group_msgs_per_s_max == made.limits.msgs_per_s
-    retained = made.value("group_count") * made.value("node_retained_size_bytes")
+    retained = made.value("broker_group_count") * made.value("node_retained_size_bytes")
     assert fleet.retained_size_bytes * 60 == pytest.approx(retained)
     assert fleet.log_size_bytes == made.value("log_bytes_per_msg")
     assert fleet.derived_size_bytes == made.value("derived_bytes_per_msg") > 0

@@ -93,7 +93,7 @@ async def test_a_corrected_address_is_tried_at_once() -> None:
             assert other.requests == []
             right.port = own
             # A search may end before node 1 answers; this asks node 1 alone.
-            assert await client.broker_groups.home.router.refresh_topics(["orders"])
+            assert await client._cluster.home.router.refresh_topics(["orders"])
             await send(client, 3)
             assert client.stats().framed_other_nodes == 0
             assert len(right.requests) > 0
