@@ -138,7 +138,7 @@ class MappedFile:
         position, base = self.wrote_position, self.position
         hi_position = position + len(data)
         hi = hi_position - base
-        assert hi_position <= self.allocated_position, f"{self.path}: no room at hand for {hi}"
+        assert hi_position <= self.allocated_position, f"{self.path}: no room for {hi}"
         if hi_position - position < _CALL_SIZE_BYTES_MIN or not self._write(position - base, data):
             target[position - base : hi] = data
         self.wrote_position = hi_position
@@ -170,7 +170,7 @@ class MappedFile:
         target = self._target or self._open_target()
         at = position - self.position
         hi_position = position + len(data)
-        assert hi_position <= self.allocated_position, f"{self.path}: no room at hand at {at}"
+        assert hi_position <= self.allocated_position, f"{self.path}: no room at {at}"
         target[at : at + len(data)] = data
         self.wrote_position = self.end_position
         if self._buffer is None:
