@@ -84,6 +84,7 @@ class MappedFile:
         "_lock",
         "_map",
         "_target",
+        "_warms_up",
         "allocated_position",
         "committed_position",
         "end_position",
@@ -103,8 +104,12 @@ class MappedFile:
         size_bytes: int,
         fd: int,
         allocated_size_bytes: int,
+        *,
+        warms_up: bool = False,
     ) -> None:
+        """`warms_up`: write zeros through what `grow` allocates, since no other bytes are there."""
         self._fs, self.path, self._fd = fs, path, fd
+        self._warms_up = warms_up
         self.position: Final = position
         self.size_bytes: Final = size_bytes
         self.end_position: Final = position + size_bytes
@@ -177,17 +182,22 @@ class MappedFile:
             self.committed_position = self.end_position
 
     def grow(self, hi_position: int, reserve_bytes: int = 0) -> None:
-        """Have blocks up to a position, and ahead: as many again as there are, 4 MiB at most.
+        """Have blocks up to a position, and ahead: as many again as there are, 4 MiB at most; 1 MiB
+        where zeros are written through them, which the next sync has to wait for.
 
         Leaves `reserve_bytes` of the disk. Raises StoreFullError or FileSystemError; nothing has
         changed then.
         """
         lo = self.allocated_position - self.position
-        ahead = min(max(lo, FIRST_SIZE_BYTES), _ALLOCATE_SIZE_BYTES)
-        hi = min(max(hi_position - self.position, lo + ahead), self.size_bytes)
+        limit = CHUNK_SIZE_BYTES if self._warms_up else _ALLOCATE_SIZE_BYTES
+        ahead = min(max(lo, FIRST_SIZE_BYTES), limit)
+        chunk_count = -(-max(hi_position - self.position, lo + ahead) // CHUNK_SIZE_BYTES)
+        hi = min(chunk_count * CHUNK_SIZE_BYTES, self.size_bytes)
         self._fs.check_room(os.path.dirname(self.path), hi - lo, reserve_bytes)
         with self:
             self._fs.allocate(self._fd, self.path, hi - lo, lo)
+            for at in range(lo, hi if self._warms_up else lo, CHUNK_SIZE_BYTES):
+                self._fs.warm(self._fd, self.path, at, min(CHUNK_SIZE_BYTES, hi - at))
         self.allocated_position = self.position + hi
 
     def _open_target(self) -> memoryview:
@@ -437,10 +447,19 @@ class PreparedFile:
     """A file that is allocated as far as it has to be, zero and durable, under a temporary name
     until it is published."""
 
-    __slots__ = ("_fd", "_fs", "_temporary", "path", "position", "size_bytes")
+    __slots__ = ("_fd", "_fs", "_temporary", "_warm_up", "path", "position", "size_bytes")
 
-    def __init__(self, fs: FileSystem, path: str, position: int, size_bytes: int, fd: int) -> None:
-        self._fs, self._fd = fs, fd
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        position: int,
+        size_bytes: int,
+        fd: int,
+        *,
+        warm_up: bool,
+    ) -> None:
+        self._fs, self._fd, self._warm_up = fs, fd, warm_up
         self._temporary = staged_path(*os.path.split(path))
         self.path, self.position, self.size_bytes = path, position, size_bytes
 
@@ -457,7 +476,13 @@ class PreparedFile:
             raise
         allocated_size_bytes = first_size_bytes(self.position, self.size_bytes)
         return MappedFile(
-            self._fs, self.path, self.position, self.size_bytes, self._fd, allocated_size_bytes
+            self._fs,
+            self.path,
+            self.position,
+            self.size_bytes,
+            self._fd,
+            allocated_size_bytes,
+            warms_up=self._warm_up,
         )
 
     def discard(self) -> None:
@@ -496,7 +521,7 @@ def prepare_file(
     path = os.path.join(directory, fmt.file_name(position))
     temporary = stage(fs, directory, fmt.file_name(position))
     fd = fs.open(temporary, create=True)
-    prepared = PreparedFile(fs, path, position, size_bytes, fd)
+    prepared = PreparedFile(fs, path, position, size_bytes, fd, warm_up=warm_up)
     try:
         hi = first_size_bytes(position, size_bytes)
         if hi < size_bytes:
