@@ -62,7 +62,8 @@ class StoreConfig:
 
     # --- New files ---
     preallocate_file_count: int = 2
-    """Files kept ready ahead of the log by the warm-up thread; 0 allocates in line."""
+    """Files kept ready ahead of the log by the warm-up thread, once the first one is half full; 0
+    allocates in line."""
     warm_up: bool = True
     """Write zeros through the next files, so that no append waits for a block allocation. Files in
     memory need none. Deviation: off in RocketMQ."""

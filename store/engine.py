@@ -179,9 +179,14 @@ class Engine(Generic[LogT_co]):
             lambda file: newest_unix_ms(log, file, self.visible_position()),
             path=self.root,
             deletable_position=lambda: self.mark.mark.dispatched_durable_position,
-            spare_file_count=lambda: self.warm_up.ready_count if self.warm_up else 0,
+            spare_file_count=self._spare_file_count,
             counters=self.counters,
         )
+
+    def _spare_file_count(self) -> int:
+        """Return how many files are ready; a first file that grows is one while it is small."""
+        warm_up = self.warm_up
+        return warm_up.ready_count + warm_up.is_small if warm_up else 0
 
     @classmethod
     @contextmanager

@@ -223,7 +223,10 @@ class Settings(BaseModel):
         le=4 * MIB,
     )
     preallocate_file_count: int = _setting(
-        _STORE.preallocate_file_count, "Files made ahead of the log.", ge=0, le=16
+        _STORE.preallocate_file_count,
+        "Files made ahead of the log, once its first file is half full.",
+        ge=0,
+        le=16,
     )
     warm_up: bool = _setting(
         _STORE.warm_up,

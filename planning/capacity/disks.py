@@ -33,7 +33,7 @@ def disk_figures(
     of_derived = f"{number(count)} messages x {number(sizes.derived)} B"
     if demand.key_count:
         key_file = amount(formats.key_file_size_bytes, "B")
-        of_derived += f" + one key index of {key_file} that has its size from the beginning"
+        of_derived += f" + one key index of {key_file} that is not full"
     return figures(
         "disk",
         node_retained_size_bytes=(

@@ -62,13 +62,13 @@ class FileSystem:
     def set_size(self, fd: int, path: str, size_bytes: int) -> None:
         """Set the size of a file that is not mapped; growth is a hole that reads as zeros.
 
-        For files written with `write_at` only: a hole under a map would SIGBUS on a full disk.
+        A map must not be touched there before `allocate`: a hole would SIGBUS on a full disk.
         """
         with self._call("fs.set_size", path, size_bytes):
             os.ftruncate(fd, size_bytes)
 
     def map(self, fd: int, path: str, size_bytes: int) -> mmap.mmap:
-        """Map an allocated file shared and writable. The size must be the file's size."""
+        """Map a file shared and writable. The size must be the file's size."""
         with self._call("fs.map", path, size_bytes):
             return mmap.mmap(fd, size_bytes)
 

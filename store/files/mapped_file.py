@@ -6,7 +6,12 @@ is mapped; sealed files are read with `pread`, so a bad sector is an exception a
 (fault-matrix section 6). Views pin the file: a file that is deleted or closed under a view loses
 its name at once and its map with the last view. Source: RocketMQ DefaultMappedFile.
 
-Invariant: position <= flushed <= committed <= wrote <= end. Without a buffer, committed is wrote.
+A log's first file takes its blocks as it grows, so that a small log is small on disk; later ones
+have all of them from the beginning. Nothing is appended where the file has no blocks: a full disk
+would be a SIGBUS there.
+
+Invariant: position <= flushed <= committed <= wrote <= allocated <= end. Without a buffer,
+committed is wrote.
 """
 
 import contextlib
@@ -35,6 +40,8 @@ _CALL_SIZE_BYTES_MIN: Final = 16 * 1024
 fault, and the kernel zeroes a page of a file in memory before it is overwritten."""
 _ALLOCATE_SIZE_BYTES: Final = 4 * CHUNK_SIZE_BYTES  # A millisecond on tmpfs; more is one call.
 _WARM_UP_SYNC_BYTES: Final = 4 * CHUNK_SIZE_BYTES  # Small bursts beside the syncs of the log.
+FIRST_SIZE_BYTES: Final = CHUNK_SIZE_BYTES
+"""The part of a log's first file that is allocated when the file is made."""
 
 
 class View:
@@ -77,6 +84,8 @@ class MappedFile:
         "_lock",
         "_map",
         "_target",
+        "_warms_up",
+        "allocated_position",
         "committed_position",
         "end_position",
         "flushed_position",
@@ -94,14 +103,21 @@ class MappedFile:
         position: int,
         size_bytes: int,
         fd: int,
+        allocated_size_bytes: int,
+        *,
+        warms_up: bool = False,
     ) -> None:
+        """`warms_up`: write zeros through what `grow` allocates, since no other bytes are there."""
         self._fs, self.path, self._fd = fs, path, fd
+        self._warms_up = warms_up
         self.position: Final = position
         self.size_bytes: Final = size_bytes
         self.end_position: Final = position + size_bytes
         self.wrote_position = position  # Moved by the writer only, after the bytes are in place.
         self.committed_position = position
         self.flushed_position = position
+        self.allocated_position = position + allocated_size_bytes
+        """Position up to which the file has blocks for sure; behind it there may be a hole."""
         self._buffer: memoryview | None = None
         """From the transient pool; writes go there and not to the map."""
         self._map: mmap.mmap | None = None
@@ -121,13 +137,13 @@ class MappedFile:
     def append(self, data: bytes | memoryview) -> int:
         """Copy `data` to the write position and return where it landed. Not durable yet.
 
-        The caller has checked that it fits. Other threads see the bytes only once all are there.
+        The caller has made room. Other threads see the bytes only once all are there.
         """
         target = self._target or self._open_target()
         position, base = self.wrote_position, self.position
         hi_position = position + len(data)
         hi = hi_position - base
-        assert hi <= self.size_bytes, f"{self.path}: append up to {hi} of {self.size_bytes}"
+        assert hi_position <= self.allocated_position, f"{self.path}: no room for {hi}"
         if hi_position - position < _CALL_SIZE_BYTES_MIN or not self._write(position - base, data):
             target[position - base : hi] = data
         self.wrote_position = hi_position
@@ -158,11 +174,31 @@ class MappedFile:
         position = self.wrote_position
         target = self._target or self._open_target()
         at = position - self.position
-        assert len(data) <= self.free_bytes, f"{self.path}: {len(data)} bytes do not fit at {at}"
+        hi_position = position + len(data)
+        assert hi_position <= self.allocated_position, f"{self.path}: no room at {at}"
         target[at : at + len(data)] = data
         self.wrote_position = self.end_position
         if self._buffer is None:
             self.committed_position = self.end_position
+
+    def grow(self, hi_position: int, reserve_bytes: int = 0) -> None:
+        """Have blocks up to a position, and ahead: as many again as there are, 4 MiB at most; 1 MiB
+        where zeros are written through them, which the next sync has to wait for.
+
+        Leaves `reserve_bytes` of the disk. Raises StoreFullError or FileSystemError; nothing has
+        changed then.
+        """
+        lo = self.allocated_position - self.position
+        limit = CHUNK_SIZE_BYTES if self._warms_up else _ALLOCATE_SIZE_BYTES
+        ahead = min(max(lo, FIRST_SIZE_BYTES), limit)
+        chunk_count = -(-max(hi_position - self.position, lo + ahead) // CHUNK_SIZE_BYTES)
+        hi = min(chunk_count * CHUNK_SIZE_BYTES, self.size_bytes)
+        self._fs.check_room(os.path.dirname(self.path), hi - lo, reserve_bytes)
+        with self:
+            self._fs.allocate(self._fd, self.path, hi - lo, lo)
+            for at in range(lo, hi if self._warms_up else lo, CHUNK_SIZE_BYTES):
+                self._fs.warm(self._fd, self.path, at, min(CHUNK_SIZE_BYTES, hi - at))
+        self.allocated_position = self.position + hi
 
     def _open_target(self) -> memoryview:
         if self._closed:
@@ -306,13 +342,14 @@ class MappedFile:
     __enter__, __exit__ = hold, drop  # Without one more call for each read.
 
     def lock_memory(self) -> bool:
-        """Keep the map in RAM (mlock) until the file is sealed; return whether that worked.
+        """Keep what is allocated in RAM (mlock) until the file is sealed; return whether it worked.
 
         May run beside reads and writes. Raises ClosedError.
         """
         with self:
             mapped = self._mapped()
-            return page_memory.lock_memory(mapped) and page_memory.will_need(mapped)
+            size_bytes = self.allocated_position - self.position
+            return page_memory.lock_memory(mapped, size_bytes) and page_memory.will_need(mapped)
 
     def overwrite(self, position: int, data: bytes) -> None:
         """Overwrite damaged bytes, durably; maps and views show it. Errors as `commit`, `sync`."""
@@ -357,6 +394,7 @@ class MappedFile:
                 zero_range(self._fs, self._fd, self.path, position - base, hi - base)
             self.wrote_position = self.committed_position = position
             self.flushed_position = min(self.flushed_position, position)
+            self.allocated_position = max(self.allocated_position, position)
 
     def dirty_hi(self, position: int) -> int:
         """Return the byte after the last one, from `position` on, that is not zero."""
@@ -374,6 +412,7 @@ class MappedFile:
         """Declare everything before `position` written and durable; for recovery only."""
         assert self.position <= position <= self.end_position, f"{self.path}: set to {position}"
         self.wrote_position = self.committed_position = self.flushed_position = position
+        self.allocated_position = max(self.allocated_position, position)
 
     def close(self) -> None:
         """Release map and descriptor, now or with the last view. Syncs nothing."""
@@ -405,12 +444,22 @@ class MappedFile:
 
 
 class PreparedFile:
-    """A file that is allocated, zero and durable, under a temporary name until it is published."""
+    """A file that is allocated as far as it has to be, zero and durable, under a temporary name
+    until it is published."""
 
-    __slots__ = ("_fd", "_fs", "_temporary", "path", "position", "size_bytes")
+    __slots__ = ("_fd", "_fs", "_temporary", "_warm_up", "path", "position", "size_bytes")
 
-    def __init__(self, fs: FileSystem, path: str, position: int, size_bytes: int, fd: int) -> None:
-        self._fs, self._fd = fs, fd
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        position: int,
+        size_bytes: int,
+        fd: int,
+        *,
+        warm_up: bool,
+    ) -> None:
+        self._fs, self._fd, self._warm_up = fs, fd, warm_up
         self._temporary = staged_path(*os.path.split(path))
         self.path, self.position, self.size_bytes = path, position, size_bytes
 
@@ -425,13 +474,27 @@ class PreparedFile:
         except BaseException:
             self.discard()
             raise
-        return MappedFile(self._fs, self.path, self.position, self.size_bytes, self._fd)
+        allocated_size_bytes = first_size_bytes(self.position, self.size_bytes)
+        return MappedFile(
+            self._fs,
+            self.path,
+            self.position,
+            self.size_bytes,
+            self._fd,
+            allocated_size_bytes,
+            warms_up=self._warm_up,
+        )
 
     def discard(self) -> None:
         """Close the file and remove its temporary name."""
         self._fs.close(self._fd)
         if os.path.exists(self._temporary):
             self._fs.unlink(self._temporary)
+
+
+def first_size_bytes(position: int, size_bytes: int) -> int:
+    """Return how much of a file is allocated when it is made: only a log's first file grows."""
+    return size_bytes if position else min(size_bytes, FIRST_SIZE_BYTES)
 
 
 def prepare_file(
@@ -448,31 +511,35 @@ def prepare_file(
     """Make the file that starts at `position` under a temporary name: allocated, zero, durable.
 
     So a crash or a full disk never leaves a partial file that looks like a log file (fault-matrix
-    S10). With `warm_up` zeros are written through it, because a sync into allocated but unwritten
-    space can cost several times one into written space; once `is_urgent`, the rest stays unwritten,
-    because slow syncs are better than no file. `pace` is called after each piece and may wait.
+    S10). Only `first_size_bytes` are allocated, the rest is a hole. With `warm_up` zeros are
+    written through them, because a sync into allocated but unwritten space can cost several times
+    one into written space; once `is_urgent`, the rest stays unwritten, because slow syncs are
+    better than no file. `pace` is called after each piece and may wait.
     Returns None when `is_cancelled` said so. Raises StoreFullError or FileSystemError; nothing is
     left behind in either case.
     """
     path = os.path.join(directory, fmt.file_name(position))
     temporary = stage(fs, directory, fmt.file_name(position))
     fd = fs.open(temporary, create=True)
-    prepared = PreparedFile(fs, path, position, size_bytes, fd)
+    prepared = PreparedFile(fs, path, position, size_bytes, fd, warm_up=warm_up)
     try:
-        for at in range(0, size_bytes, _ALLOCATE_SIZE_BYTES):
+        hi = first_size_bytes(position, size_bytes)
+        if hi < size_bytes:
+            fs.set_size(fd, temporary, size_bytes)
+        for at in range(0, hi, _ALLOCATE_SIZE_BYTES):
             if is_cancelled():
                 prepared.discard()
                 return None
-            fs.allocate(fd, temporary, min(_ALLOCATE_SIZE_BYTES, size_bytes - at), at)
+            fs.allocate(fd, temporary, min(_ALLOCATE_SIZE_BYTES, hi - at), at)
             pace()
         if warm_up:
-            for at in range(0, size_bytes, CHUNK_SIZE_BYTES):
+            for at in range(0, hi, CHUNK_SIZE_BYTES):
                 if is_cancelled():
                     prepared.discard()
                     return None
                 if is_urgent():
                     break
-                chunk_size_bytes = min(CHUNK_SIZE_BYTES, size_bytes - at)
+                chunk_size_bytes = min(CHUNK_SIZE_BYTES, hi - at)
                 fs.warm(fd, temporary, at, chunk_size_bytes)
                 if at % _WARM_UP_SYNC_BYTES == 0 and at:
                     fs.sync(fd, temporary)
@@ -514,11 +581,13 @@ def open_file(fs: FileSystem, directory: str, name: str, size_bytes: int) -> Map
     if actual_size != size_bytes:
         fs.close(fd)
         raise LayoutError(path, f"{size_bytes} bytes", f"{actual_size} bytes")
-    file = MappedFile(fs, path, int(name), size_bytes, fd)
+    file = MappedFile(fs, path, int(name), size_bytes, fd, size_bytes)
     try:
         fs.sync(fd, path)
     except BaseException:
         file.close()
         raise
     file.set_positions(file.end_position)
+    if first_size_bytes(file.position, size_bytes) < size_bytes:
+        file.allocated_position = file.position  # Not known, until recovery finds the bytes.
     return file

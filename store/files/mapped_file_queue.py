@@ -15,7 +15,13 @@ from store import format as fmt
 from store.errors import LayoutError, PositionRangeError
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
-from store.files.mapped_file import MappedFile, View, create_file, open_file
+from store.files.mapped_file import (
+    MappedFile,
+    View,
+    create_file,
+    first_size_bytes,
+    open_file,
+)
 from store.files.staging import aside_directory, aside_path, sweep
 
 
@@ -23,10 +29,14 @@ class FileSource(Protocol):
     """The maker of the next file: in line, or the warm-up thread ahead of time."""
 
     def take(self, position: int) -> MappedFile:
-        """Return the file that starts at `position`, allocated and empty.
+        """Return the file that starts at `position`, empty, and allocated unless it grows.
 
         Raises StoreFullError, FileSystemError, or BusyError when it takes too long.
         """
+        ...
+
+    def grow(self, file: MappedFile, hi_position: int) -> None:
+        """Have blocks in the first file up to a position; errors as `MappedFile.grow`."""
         ...
 
 
@@ -49,10 +59,15 @@ class InlineFiles:
 
     def take(self, position: int) -> MappedFile:
         """Make the file now."""
-        self._fs.check_room(self._directory, self._size_bytes, self._reserve_bytes)
+        needed_bytes = first_size_bytes(position, self._size_bytes)
+        self._fs.check_room(self._directory, needed_bytes, self._reserve_bytes)
         return create_file(
             self._fs, self._directory, position, self._size_bytes, warm_up=self._warm_up
         )
+
+    def grow(self, file: MappedFile, hi_position: int) -> None:
+        """Allocate now."""
+        file.grow(hi_position, self._reserve_bytes)
 
 
 class MappedFileQueue:
@@ -218,6 +233,17 @@ class MappedFileQueue:
                 file.delete()
                 raise
             self._reserved.append(file)
+
+    def make_room(self, size_bytes: int) -> None:
+        """Have blocks for `size_bytes` and a blank behind the written bytes, or to the file's end.
+
+        So a file that is complete has all of its blocks. Without a file the first one reserved is
+        meant. Raises what the source raises.
+        """
+        file = self.files[-1] if self.files else self._reserved[0]
+        hi = min(file.wrote_position + size_bytes + fmt.BLANK_SIZE_BYTES_MIN, file.end_position)
+        if hi > file.allocated_position:
+            self.source.grow(file, hi)
 
     def file_count_for(self, size_bytes: int) -> int:
         """Return how many more files pieces of `size_bytes` in all may need: each is within one

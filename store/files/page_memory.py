@@ -24,12 +24,11 @@ _LIBC.mlock.argtypes = _LIBC.munlock.argtypes = [ctypes.c_void_p, ctypes.c_size_
 _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-def lock_memory(mapped: mmap.mmap) -> bool:
-    """Lock all of a map into RAM; return whether that worked, and lock nothing if not.
+def lock_memory(mapped: mmap.mmap, size_bytes: int) -> bool:
+    """Lock the first bytes of a map into RAM; return whether that worked, and lock nothing if not.
 
     The lock ends with the map. Errors: EPERM, ENOMEM or EAGAIN, which all mean the limit.
     """
-    size_bytes = len(mapped)
     address = _address(mapped)
     for at in range(0, size_bytes, _CHUNK_SIZE_BYTES):
         if _LIBC.mlock(address + at, min(_CHUNK_SIZE_BYTES, size_bytes - at)):

@@ -48,7 +48,7 @@ class TransientPool:
         for _ in range(buffer_count):
             mapped = mmap.mmap(-1, size_bytes, flags=flags)
             page_memory.populate(mapped)
-            if lock_memory and not page_memory.lock_memory(mapped):
+            if lock_memory and not page_memory.lock_memory(mapped, size_bytes):
                 counters.memory_lock_failed_count += 1
             self._maps.append(mapped)
             self._clean.append(memoryview(mapped))
@@ -131,6 +131,10 @@ class PooledFiles:
                 file.give_buffer(buffer)
                 self._buffered.append(file)
         return file
+
+    def grow(self, file: MappedFile, hi_position: int) -> None:
+        """Have blocks for what is appended now and committed later; as `FileSource.grow`."""
+        self._source.grow(file, hi_position)
 
     @property
     def wrote_position(self) -> int:

@@ -13,6 +13,9 @@ file has its final name at once.
 While another file is ready, the thread writes a tenth of the time. Three nodes roll at the same
 position, and each zeroes 64 MiB then: at full pace appends on two cores waited 20 to 60 ms.
 
+A log that is not through the first half of its first file has no files ahead: a small log takes
+little of the disk. A file of at most `FIRST_SIZE_BYTES` is no such file.
+
 Errors: a full disk or a failed call goes to the taker that waits for that very file; without one it
 is only counted. In both cases the thread lives, and the next take tries again. Any other error (a
 failed sync, an assertion) is final and goes to `on_fatal`.
@@ -35,7 +38,13 @@ from store.errors import (
     SyncFailedError,
 )
 from store.files.file_system import FileSystem
-from store.files.mapped_file import MappedFile, PreparedFile, create_file, prepare_file
+from store.files.mapped_file import (
+    MappedFile,
+    PreparedFile,
+    create_file,
+    first_size_bytes,
+    prepare_file,
+)
 from store.stats import StoreCounters
 
 _NS_PER_S: Final = 1_000_000_000
@@ -72,6 +81,7 @@ class WarmUp:
         self._file_count, self._warm_up = config.preallocate_file_count, warm_up
         self._timeout_ms, self._on_fatal = config.allocate_timeout_ms, on_fatal
         self._reserve_bytes = config.disk_reserve_bytes
+        self._grows = first_size_bytes(0, config.file_size_bytes) < config.file_size_bytes
         self._lock_memory, self._counters = config.lock_memory, counters or StoreCounters()
         self._makes_names_durable = makes_names_durable
         self._monotonic_ns = monotonic_ns
@@ -80,6 +90,9 @@ class WarmUp:
         self._condition = threading.Condition(threading.Lock())
         self._ready: deque[PreparedFile] = deque()
         self._next_position: int | None = None  # The first one that is not taken; None = unknown.
+        self.is_small = False
+        """Whether the log is not through the first half of a first file that grows: it needs no
+        other file next."""
         self.is_resting = False
         """Whether the last attempt failed; the next take tries again."""
         self.is_pausing = False
@@ -125,6 +138,16 @@ class WarmUp:
                 self._condition.notify_all()
         return file
 
+    def grow(self, file: MappedFile, hi_position: int) -> None:
+        """Have blocks in the first file; from its second half on the next files are made."""
+        file.grow(hi_position, self._reserve_bytes)
+        with self._condition:
+            if self._lock_memory:
+                self._to_lock.append(file)
+            if 2 * (file.allocated_position - file.position) > self._file_size_bytes:
+                self.is_small = False
+            self._condition.notify_all()
+
     def poll(self, position: int) -> bool:
         """Have the file at `position` made unless it is ready; return whether `take` is immediate.
 
@@ -148,6 +171,7 @@ class WarmUp:
         if self._next_position != position:
             self._discard()
             self._next_position = position
+        self.is_small = position == 0 and self._grows
         self.is_resting, self._error = False, None
         if not self._ready:
             self._condition.notify_all()
@@ -202,6 +226,7 @@ class WarmUp:
         """Start the thread; with `next_position` it prepares files from there on at once."""
         with self._condition:
             self._next_position = next_position
+            self.is_small = self._grows and next_position in (0, self._file_size_bytes)
         self._thread.start()
 
     def stop(self) -> None:
@@ -243,7 +268,12 @@ class WarmUp:
 
     def _wanted(self) -> int | None:
         """Return the position of the next file to make; None if all are ready or one failed."""
-        if self._next_position is None or self.is_resting or len(self._ready) >= self._file_count:
+        if self._next_position is None or self.is_resting:
+            return None
+        count = self._file_count
+        if self.is_small:
+            count = 1 if self._next_position == 0 else 0
+        if len(self._ready) >= count:
             return None
         return self._next_position + len(self._ready) * self._file_size_bytes
 
@@ -258,7 +288,8 @@ class WarmUp:
             worked_since_ns = self._monotonic_ns()
 
         try:
-            self._fs.check_room(self._directory, self._file_size_bytes, self._reserve_bytes)
+            needed_bytes = first_size_bytes(position, self._file_size_bytes)
+            self._fs.check_room(self._directory, needed_bytes, self._reserve_bytes)
             prepared = prepare_file(
                 self._fs,
                 self._directory,

@@ -17,15 +17,18 @@ that it could not be told from one that hangs."""
 def zero_range(fs: FileSystem, fd: int, path: str, lo: int, hi: int) -> None:
     """Make the bytes [lo, hi) of a file zero, durably.
 
-    Reads are cheap and writes are not, so only chunks that hold something are written.
+    Reads are cheap and writes are not, so only chunks that hold something are written, up to there:
+    behind it may be a hole, and a cut needs no room on a full disk.
     """
     unsynced_bytes = 0
     while lo < hi:
         size_bytes = min(CHUNK_SIZE_BYTES, hi - lo)
         zeros = ZEROS if size_bytes == CHUNK_SIZE_BYTES else ZEROS[:size_bytes]
-        if fs.read_at(fd, path, lo, size_bytes) != zeros:
-            fs.write_at(fd, path, lo, zeros)
-            unsynced_bytes += size_bytes
+        data = fs.read_at(fd, path, lo, size_bytes)
+        if data != zeros:
+            dirty_bytes = len(data.rstrip(b"\0"))
+            fs.write_at(fd, path, lo, zeros[:dirty_bytes])
+            unsynced_bytes += dirty_bytes
         lo += size_bytes
         if unsynced_bytes >= SYNC_SIZE_BYTES or (unsynced_bytes and lo >= hi):
             fs.sync(fd, path)

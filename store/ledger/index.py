@@ -65,6 +65,10 @@ class LedgerIndex:
             self._taken_position = position
             return file
 
+    def grow(self, file: MappedFile, hi_position: int) -> None:
+        """Have blocks in the first file, as the source of the queue."""
+        self._inline.grow(file, hi_position)
+
     def make_spare(self) -> None:
         """Make the next file ahead, on a thread that may wait, once the last one is nearly full.
 
@@ -88,9 +92,9 @@ class LedgerIndex:
 
         Raises StoreFullError or FileSystemError; nothing has changed for readers then.
         """
-        files = self.files.files
-        if files and files[-1] is self._ready and self._ready.free_bytes >= count * _UNIT:
+        if self.has_room_at_hand(count):
             return
+        files = self.files.files
         if not files:
             self.files.roll(index * _UNIT).set_positions(index * _UNIT)
         elif not files[-1].free_bytes:
@@ -98,6 +102,7 @@ class LedgerIndex:
         self.files.seal_complete()  # `put` may have rolled, too.
         last = self.files.files[-1]
         last.append(b"")  # Maps the file.
+        self.files.make_room(count * _UNIT)
         self._ready = last
         position = last.end_position
         while position < (index + count) * _UNIT:
@@ -111,7 +116,7 @@ class LedgerIndex:
             ready is not None
             and bool(files)
             and files[-1] is ready
-            and ready.end_position - ready.wrote_position >= count * _UNIT
+            and ready.allocated_position - ready.wrote_position >= count * _UNIT
         )
 
     def put(self, index: int, units: bytes) -> None:

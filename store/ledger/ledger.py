@@ -236,7 +236,7 @@ class Ledger(LedgerReader):
             stamped = self.stamper.stamp(body, scratch, _HEADER, position + _HEADER, now_unix_ms)
         if not has_room:
             self.index.prepare(tail.link.entry_index + 1)
-            self._reserve_for(position)
+            self._reserve_for(position, size_bytes)
         prepared = self._prepared = _new_tuple(
             PreparedEntry, (kind, tail, position, size_bytes, *stamped, now_unix_ms)
         )
@@ -308,7 +308,8 @@ class Ledger(LedgerReader):
             assert checked.before == self.tail.link, f"{checked.before} is not {self.tail.link}"
         pieces = [piece for piece in checked.pieces if piece.link.entry_index >= lo_index]
         self.index.prepare(lo_index, checked.hi_index - lo_index)
-        self._reserve_for(part_from(checked, pieces[0], lo_index)[1], len(pieces) - 1)
+        position = part_from(checked, pieces[0], lo_index)[1]
+        self._reserve_for(position, len(checked.data), len(pieces) - 1)
         if failpoints.is_on:
             hit("ledger.before_append")
         with memoryview(checked.data) as view:
@@ -379,6 +380,7 @@ class Ledger(LedgerReader):
         self.index.prepare(self.last_index + 1, size_bytes // _HEADER + 1)
         if file_count:
             self.files.reserve(file_count)
+        self.files.make_room(size_bytes)
 
     def has_room_at_hand(self, size_bytes: int) -> bool:
         """Whether entries of `size_bytes` in all fit into the last file and its index as they are.
@@ -390,12 +392,13 @@ class Ledger(LedgerReader):
             and bool(files)
             and files[-1] is file
             and self._unfinished is None
-            and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= file.end_position - file.wrote_position
+            and size_bytes + fmt.BLANK_SIZE_BYTES_MIN
+            <= file.allocated_position - file.wrote_position
             and self.index.has_room_at_hand(size_bytes // _HEADER + 1)
         )
 
-    def _reserve_for(self, position: int, more_count: int = 0) -> None:
-        """Have the file at `position` mapped, and `more_count` files behind it."""
+    def _reserve_for(self, position: int, size_bytes: int, more_count: int = 0) -> None:
+        """Have the file at `position` mapped, with blocks, and `more_count` files behind it."""
         files = self.files.files
         last = files[-1] if files else None
         is_last = last is not None and last.wrote_position == position
@@ -405,6 +408,7 @@ class Ledger(LedgerReader):
         count = more_count if is_last else more_count + 1
         if count:
             self.files.reserve(count)
+        self.files.make_room(size_bytes)
 
     def _file_for(self, position: int) -> MappedFile:
         """Return the file whose next byte is `position`; the last one is closed if need be."""

@@ -89,6 +89,8 @@ class CommitLog:
         size_bytes = len(batch)
         position, fits, (positions, queue_offsets, updates, _) = self._stamp(batch, now_unix_ms)
         last = self.files.files[-1] if fits else self._roll()
+        if position + size_bytes + fmt.BLANK_SIZE_BYTES_MIN > last.allocated_position:
+            self.files.make_room(size_bytes)
         hit("commit_log.before_append")
         landed = last.append(self._scratch_view[:size_bytes])
         assert landed == position, f"stamped for {position}, landed at {landed}"
@@ -133,6 +135,7 @@ class CommitLog:
         if files and files[-1].free_bytes:
             last = files[-1]
             assert last.free_bytes >= fmt.BLANK_SIZE_BYTES_MIN, f"{last.path}: no room for a blank"
+            self.files.make_room(last.free_bytes)
             last.finish(fmt.BLANK.pack(last.free_bytes, fmt.MAGIC_BLANK))
         file = self.files.roll()
         self.files.seal_complete()

@@ -73,7 +73,7 @@ class ShippedLog(CommitLog):
         `append_prepared` may follow or not: the next batch takes the place.
         """
         position, fits, stamped = self._stamp(batch, now_unix_ms)
-        self._make_room(0 if fits else 1)
+        self._make_room(len(batch), 0 if fits else 1)
         prepared = self._prepared = PreparedBatch(position, len(batch), *stamped, now_unix_ms)
         return prepared
 
@@ -137,7 +137,7 @@ class ShippedLog(CommitLog):
         assert position == self.end_position, f"raw at {position}, end {self.end_position}"
         files = self.files.files
         is_open = bool(files) and files[-1].free_bytes > 0
-        self._make_room(0 if is_open else 1)
+        self._make_room(len(data), 0 if is_open else 1)
         self._prepared = None
         hit("shipped_log.before_append")
         landed = self._file_for(position).append(data)
@@ -152,16 +152,17 @@ class ShippedLog(CommitLog):
         Raises StoreFullError, FileSystemError or BusyError; what was reserved before stays.
         """
         assert size_bytes <= self.files.file_size_bytes * max(1, file_count), f"{size_bytes} bytes"
-        self._make_room(file_count)
+        self._make_room(size_bytes, file_count)
 
-    def _make_room(self, count: int) -> None:
-        """Have the last file mapped, and `count` files behind it reserved."""
+    def _make_room(self, size_bytes: int, count: int) -> None:
+        """Have the last file mapped, with blocks, and `count` files behind it reserved."""
         files = self.files.files
         if files and files[-1] is not self._mapped and files[-1].free_bytes:
             files[-1].append(b"")
             self._mapped = files[-1]
         if count:
             self.files.reserve(count)
+        self.files.make_room(size_bytes)
 
     def _file_for(self, position: int) -> MappedFile:
         """Return the file whose next byte is `position`; the last one is closed if need be."""

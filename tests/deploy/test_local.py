@@ -24,6 +24,7 @@ from tests.loopback import host_and_port
 from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient
 from tests.node.processes import connected, typed_error
 from tests.patience import wait_for
+from tests.store.listing import SMALL_BYTES, disk_size_bytes
 
 pytestmark = pytest.mark.usefixtures("nodes_started_by_name")
 SMALL = {"file_size_bytes": "8MiB"}
@@ -128,6 +129,16 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
     run(f"{hint(other)} --yes")
     assert [path.name for path in root.iterdir()] == ["mine"]
     assert "there is no local cluster" in run("qlog local purge", code=4).stderr
+
+
+@pytest.mark.long
+def test_a_small_cluster_is_small_on_disk(tmp_path: Path) -> None:
+    with LocalCluster.create(tmp_path, 3) as cluster:
+        with sync.connect(cluster.bootstrap) as client:
+            client.admin.create_topic("pies", queue_count=4)
+            client.producer().send("pies", b"one pie", key="order-17")
+        assert disk_size_bytes(tmp_path) <= SMALL_BYTES
+    assert disk_size_bytes(tmp_path) <= SMALL_BYTES
 
 
 @pytest.mark.long

@@ -11,9 +11,11 @@ import pytest
 from node.metrics import METRICS, page
 from node.monitoring.metric import PREFIX
 from node.runtime.fail_stop import DUMP_COUNT_MAX, FailStop
+from quorumlog import sync
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
 from tests.node.processes import NodeClient, SingleNode, run_to_end, typed_error
 from tests.patience import PATIENCE_S, wait_for
+from tests.store.listing import SMALL_BYTES, disk_size_bytes
 from tests.tidy import repository
 
 
@@ -44,6 +46,16 @@ def test_a_node_appends_reads_stops_and_restarts_with_everything(
             assert (response.records, response.record_count, response.max_offset) == (records, 2, 2)
             again = client.append("orders", b"one", b"two", producer_id=7, sequence=0)
             assert (again.is_duplicate, again.index) == (True, receipt.index)
+
+
+def test_a_node_with_little_in_it_is_small_on_disk(tmp_path: Path) -> None:
+    with SingleNode(tmp_path / "data", file_size_bytes="1GiB") as node:
+        with sync.connect(node.node_json()["address"]) as client:
+            client.admin.create_topic("pies")
+            client.producer().send("pies", b"one pie", key="order-17")
+        assert disk_size_bytes(tmp_path) <= SMALL_BYTES
+        assert node.stop() == 0
+        assert disk_size_bytes(tmp_path) <= SMALL_BYTES
 
 
 def test_the_status_and_the_digest_name_the_log(node: SingleNode) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import quorumlog
+from store import Store
 from tests.quorumlog.fake_cluster import fake_cluster
+from tests.store.listing import SMALL_BYTES, disk_size_bytes
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "client.md"
 EXAMPLES = re.findall(r"^```python( no-run)?\n(.*?)^```$", DOCUMENT.read_text("utf-8"), re.M | re.S)
@@ -67,10 +69,16 @@ def test_the_program_with_an_engine(
     program = PROGRAMS[2]
     assert "Store.open" in program
     monkeypatch.chdir(tmp_path)
-    small = "StoreConfig(file_size_bytes=1 << 20)"  # The default would take gigabytes here.
-    here = program.replace('Store.open("data")', f'Store.open("data", {small})')
-    run(f"from store.config import StoreConfig\n{here}")
-    assert "[0] is durable\nb'hello'\n" in capsys.readouterr().out
+    close, open_bytes = Store.close, list[int]()
+
+    def measured_close(store: Store) -> None:
+        open_bytes.append(disk_size_bytes(tmp_path))
+        close(store)
+
+    monkeypatch.setattr(Store, "close", measured_close)
+    run(program)
+    assert capsys.readouterr().out == "[0] is durable\nb'hello'\n[b'hello']\n"
+    assert max(*open_bytes, disk_size_bytes(tmp_path)) <= SMALL_BYTES
 
 
 def test_there_is_no_other_program() -> None:

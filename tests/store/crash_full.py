@@ -6,6 +6,7 @@ own because a store that writes into a hole would die of SIGBUS. `squeeze` says 
     brim     the file system, filled to the last byte by another file; nothing warns the store
     marks    the same, with the store's own watermarks and reserve
     limit    RLIMIT_FSIZE, below the size of a log file
+    growth   the file system, below the size of a first file that grows in steps
 
 Prints one JSON object at the end. Every promise is checked on the way; a broken one is a traceback.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable
 
 from store.config import StoreConfig
 from store.errors import StoreFullError
+from store.files import mapped_file
 from store.store import Store
 from tests.store.crash_check import (
     FILE,
@@ -76,16 +78,18 @@ def free_bytes(path: str) -> int:
 
 def make_config(container: str, kind: str) -> StoreConfig:
     """With `marks` the store is to notice by itself, before the brim."""
-    watermarks = {
-        "disk_reserve_bytes": 4 * FILE,
-        "retention_interval_ms": 0,
-        "delete_when_full": True,
-    }
-    return crash_config(
-        container=container,
-        preallocate_file_count=1 if kind == "limit" else 0,
-        **watermarks if kind == "marks" else {"disk_reserve_bytes": 0},
-    )
+    changes: dict[str, object] = {"disk_reserve_bytes": 0}
+    if kind == "marks":
+        changes = {
+            "disk_reserve_bytes": 4 * FILE,
+            "retention_interval_ms": 0,
+            "delete_when_full": True,
+        }
+    elif kind == "growth":
+        mapped_file.FIRST_SIZE_BYTES = mapped_file._ALLOCATE_SIZE_BYTES = FILE  # type: ignore[misc]
+        changes |= {"file_size_bytes": 8 << 20, "ledger_index_units_per_file": 1 << 15}
+    file_count = 1 if kind in ("limit", "growth") else 0
+    return crash_config(container=container, preallocate_file_count=file_count, **changes)
 
 
 class Filler:

@@ -4,6 +4,13 @@ from pathlib import Path
 
 from store.files.staging import STAGING_DIRECTORY
 
+SMALL_BYTES = 32 << 20
+
+
+def disk_size_bytes(directory: Path) -> int:
+    """Return what the files below a directory take of the disk, as `du` counts it."""
+    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*"))
+
 
 def names(directory: Path) -> list[str]:
     """Return the names in it, and those of its files in the making with "allocating/" before."""

@@ -41,6 +41,7 @@ _SLOT: Final = fmt.INT32
 _ENTRY_SIZE_BYTES: Final = fmt.INDEX_ENTRY_SIZE_BYTES
 _NO_ENTRY: Final = bytes(_ENTRY_SIZE_BYTES)
 _SCAN_ENTRIES: Final = 50_000  # Entries that a scan reads at once: 1 MB.
+_GROW_BYTES: Final = 1 << 20  # The space of entries to come that is reserved at once.
 _SECONDS_MAX: Final = 0x7FFFFFFF
 assert array("i").itemsize == fmt.INDEX_SLOT_SIZE_BYTES
 
@@ -72,6 +73,7 @@ class IndexFile:
     """
 
     __slots__ = (
+        "_allocated",
         "_entries_at",
         "_fd",
         "_fs",
@@ -106,6 +108,8 @@ class IndexFile:
         self._fs, self.path, self._fd, self.sums = fs, path, fd, sums
         self.slot_count, self.entry_count = shape
         self._entries_at, self.size_bytes = shape.entries_at, shape.size_bytes
+        self._allocated = 0
+        """Byte up to which the file has blocks for sure; behind it there may be a hole."""
         self._map: mmap.mmap | None = None
         self._slots: memoryview | None = None
         """Right slots of a file that takes entries. The slots on disk are for the next start."""
@@ -138,7 +142,7 @@ class IndexFile:
         """Add the keys from `lo` on, as many as fit; return the first that did not.
 
         The lists go together: key hash, log position of its record, when that was stored.
-        Raises FileSystemError, and as `load_slots`; nothing was added then.
+        Raises StoreFullError, FileSystemError, and as `load_slots`; nothing was added then.
         """
         mapped = self._mapped()
         count, used, begin_ms = self.count, self.used_slot_count, self.begin_unix_ms
@@ -148,6 +152,7 @@ class IndexFile:
         if count == 1:
             begin_ms = store_unix_ms[lo]
         slot_count, at = self.slot_count, self._entries_at + count * 20
+        self._grow(at + (hi - lo) * 20)
         if self._slots is None:
             self.load_slots()
         slots, pack, pack_entry = self._open_slots(), _SLOT.pack_into, _ENTRY.pack_into
@@ -422,6 +427,7 @@ class IndexFile:
         count, slots = kept or self._scan(hi_position)
         self.are_slots_proven = kept is None
         self._raise_end_time()
+        self._grow(self._entries_at + self.count * _ENTRY_SIZE_BYTES)
         mapped = self._mapped()
         self._zero_entries(mapped, count)
         self.set_slots(slots)
@@ -538,6 +544,14 @@ class IndexFile:
                 return
             mapped[at : at + _ENTRY_SIZE_BYTES] = _NO_ENTRY
 
+    def _grow(self, hi: int) -> None:
+        """Have blocks for the entries before byte `hi` and for the next one: on a full disk a map
+        must meet no hole, in memory not even to read it. Raises StoreFullError, FileSystemError."""
+        if min(hi + _ENTRY_SIZE_BYTES, self.size_bytes) > self._allocated:
+            lo, end = self._allocated or self._entries_at, min(hi + _GROW_BYTES, self.size_bytes)
+            self._fs.allocate(self._fd, self.path, end - lo, lo)
+            self._allocated = end
+
     def _mapped(self) -> mmap.mmap:
         if self._map is None:
             if self._is_closed:
@@ -557,7 +571,7 @@ def _swapped(slots: "bytes | memoryview | array[int]") -> "array[int]":
 def create_index_file(
     fs: FileSystem, path: str, shape: IndexShape, sums: KeySums, before: IndexFile | None
 ) -> IndexFile:
-    """Make an empty file, allocated and durable under its name once the directory is synced.
+    """Make an empty file, its slots allocated, durable under its name once the directory is synced.
 
     Begin and end are the end of the file before it, until the first put (3.3). Raises
     StoreFullError or FileSystemError; nothing is left behind.
@@ -566,7 +580,8 @@ def create_index_file(
     temporary = stage(fs, directory, name)
     fd = fs.open(temporary, create=True)
     try:
-        fs.allocate(fd, temporary, shape.size_bytes)
+        fs.set_size(fd, temporary, shape.size_bytes)  # Entries get their blocks as they come.
+        fs.allocate(fd, temporary, shape.entries_at)
         unix_ms = before.end_unix_ms if before else 0
         position = before.end_position if before else 0
         header = fmt.INDEX_HEADER.pack(unix_ms, unix_ms, position, position, 0, 1)

@@ -54,6 +54,17 @@ def test_files_are_named_by_their_first_position_and_fully_allocated(
         assert entry.stat().st_blocks * 512 >= SIZE, "a hole would be a SIGBUS on a full disk"
 
 
+def test_a_cut_of_a_file_that_grows_needs_no_room(tmp_path: Path) -> None:
+    queue = MappedFileQueue(FS, str(tmp_path), 8 << 20)
+    path = Path(queue.roll().path)
+    queue.make_room(3 << 20)
+    queue.files[0].append(bytes([1]) * (3 << 20))
+    block_count = path.stat().st_blocks
+    queue.truncate(5 << 19)
+    assert path.stat().st_blocks == block_count < (8 << 20) // 512
+    queue.close()
+
+
 def test_a_first_file_may_start_anywhere_on_a_file_boundary(queue: MappedFileQueue) -> None:
     assert queue.roll(3 * SIZE + 17).position == 3 * SIZE
     assert (queue.min_position, queue.max_position, queue.flushed_position) == (3 * SIZE,) * 3

@@ -8,16 +8,16 @@ import pytest
 
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile, prepare_file
-from store.files.mapped_file_queue import MappedFileQueue
+from store.files.mapped_file_queue import InlineFiles, MappedFileQueue
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import PAGE
 
 
-class LazySource:
+class LazySource(InlineFiles):
     """Leaves it to the next sync to make the names of its files durable."""
 
     def __init__(self, fs: FileSystem, directory: str, size_bytes: int = PAGE) -> None:
-        self._fs, self._directory, self._size_bytes = fs, directory, size_bytes
+        super().__init__(fs, directory, size_bytes)
 
     def take(self, position: int) -> MappedFile:
         prepared = prepare_file(

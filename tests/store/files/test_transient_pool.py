@@ -240,7 +240,7 @@ def test_buffers_are_counted() -> None:
 
 def test_memory_that_cannot_be_locked_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     counters = StoreCounters()
-    monkeypatch.setattr(page_memory, "lock_memory", lambda mapped: False)
+    monkeypatch.setattr(page_memory, "lock_memory", lambda *_: False)
     pool = TransientPool(3, SIZE, lock_memory=True, counters=counters)
     assert (pool.free_count, counters.memory_lock_failed_count) == (3, 3)
     pool.close()

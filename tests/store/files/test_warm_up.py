@@ -217,11 +217,12 @@ def _written_bytes() -> int:
 def test_a_sync_writes_what_was_appended_and_not_what_was_zeroed_with_it(tmp_path: Path) -> None:
     """Linux keeps what was zeroed by one call together, and writes it together."""
     size_bytes, append_size_bytes, count = 48 << 20, 1_000, 50
-    prepared = prepare_file(FileSystem(), str(tmp_path), 0, size_bytes, warm_up=True)
+    prepared = prepare_file(FileSystem(), str(tmp_path), size_bytes, size_bytes, warm_up=True)
     assert prepared is not None
     file = prepared.publish()
     try:
-        file.set_positions(size_bytes - (1 << 20))  # Far back: the kernel read ahead more and more.
+        # Far back: the kernel read ahead more and more.
+        file.set_positions(file.end_position - (1 << 20))
         before = _written_bytes()
         for _ in range(count):
             file.append(b"x" * append_size_bytes)
@@ -376,10 +377,10 @@ def test_a_file_that_is_polled_for_is_not_warmed_to_its_end(tmp_path: Path) -> N
     fs = SlowWrites()
     config = StoreConfig(file_size_bytes=8 << 20, preallocate_file_count=1, allocate_timeout_ms=0)
     warm_up = WarmUp(fs, str(tmp_path), config, warm_up=True, on_fatal=Fatal())
-    warm_up.start(0)
-    assert not warm_up.poll(0)
+    warm_up.start(8 << 20)
+    assert not warm_up.poll(8 << 20)
     fs.may_go_on.set()
-    poll_until(warm_up, 0)
+    poll_until(warm_up, 8 << 20)
     assert fs.count <= 1, "one write of a MiB was under way"
     warm_up.stop()
 
@@ -402,8 +403,8 @@ def test_locking_is_tried_for_each_file_and_counted_when_it_fails(
     calls: list[int] = []
     locked = threading.Semaphore(0)
 
-    def refuse(mapped: mmap.mmap) -> bool:
-        calls.append(len(mapped))
+    def refuse(mapped: mmap.mmap, size_bytes: int) -> bool:
+        calls.append(size_bytes)
         locked.release()
         return False
 
@@ -428,7 +429,7 @@ resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20))
 if os.geteuid() == 0:
     os.setuid(65534)  # Root may lock as much as it likes.
 small, large = mmap.mmap(-1, 4096), mmap.mmap(-1, 40 << 20)
-print(page_memory.lock_memory(small), page_memory.lock_memory(large))
+print(*(page_memory.lock_memory(one, len(one)) for one in (small, large)))
 large[:3] = b"abc"
 """
 

@@ -15,7 +15,7 @@ from store.derived.keys import index_file, index_files
 from store.derived.keys.index_file import IndexFile, key_hash
 from store.derived.keys.index_files import IndexFiles
 from store.derived.keys.key_sums import KeySums
-from store.errors import DerivedFileError, StoreError
+from store.errors import DerivedFileError, StoreError, StoreFullError
 from store.files.failpoints import armed, census
 from store.files.file_system import FileSystem
 from tests.seeds import examples
@@ -64,6 +64,27 @@ def candidates(index: IndexFiles, topic: str, key: str, **bounds: int) -> list[i
 
 def names(root: Path) -> list[str]:
     return sorted(p.name for p in (root / "index").iterdir())
+
+
+def test_a_file_takes_space_as_its_entries_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_file, "_GROW_BYTES", 1 << 16)
+    index = make(tmp_path, entries=1_000_000)
+    put(index, 0, 10)
+    path = tmp_path / "index" / names(tmp_path)[0]
+    assert path.stat().st_size == index.files[0].size_bytes > 20_000_000
+    assert path.stat().st_blocks * 512 < 1 << 18
+    put(index, 10, 6_000)
+    assert 120_000 < path.stat().st_blocks * 512 < 1 << 19
+    with armed("fs.allocate=ENOSPC@1+"), pytest.raises(StoreFullError):
+        put(index, 6_000, 12_000)
+    assert find(index, 5_999) == [59_990]
+    put(index, 6_000, 12_000)
+    index.close()
+    reopened = make(tmp_path, entries=1_000_000, position=90_000, is_clean=False)
+    assert find(reopened, 8_999) == [89_990]
+    assert find(reopened, 9_000) == []
 
 
 def test_files_are_named_by_local_time_and_unique_within_one_ms(
