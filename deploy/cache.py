@@ -213,9 +213,17 @@ PARTS: Final = {
 
 
 def cache_directory() -> Path:
-    """Return the cache of this user, as deploy/venv has it."""
+    """Return the cache of this user. Raises NotInstalledError for a relative path, which is another
+    directory for each caller."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("QUORUMLOG_CACHE") or Path(home) / "quorumlog")
+    directory = Path(os.environ.get("QUORUMLOG_CACHE") or Path(home) / "quorumlog")
+    if not directory.is_absolute():
+        raise NotInstalledError(
+            f"QUORUMLOG_CACHE={directory} is not usable",
+            "a relative path is another directory for each caller",
+            "name it from / on",
+        )
+    return directory
 
 
 def place(name: str) -> Path:
@@ -277,7 +285,7 @@ def make(name: str) -> Path:
 
 @contextmanager
 def _lock() -> Iterator[None]:
-    """One program at a time on a machine; beside deploy/venv, which locks the directory itself."""
+    """One program at a time on a machine."""
     cache_directory().mkdir(parents=True, exist_ok=True)
     lock = os.open(cache_directory() / "programs.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:

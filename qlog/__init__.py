@@ -31,7 +31,7 @@ from quorumlog.version import __version__
 __all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
 
 __path__ = extend_path(__path__, __name__)  # `quorumlog_server` has `qlog.server` elsewhere.
-_OF_CLIENTS = ("qlog.cluster.", "qlog.completion", "qlog.messages.")
+_OF_CLIENTS = ("qlog.cluster.", "qlog.completion", "qlog.explain", "qlog.messages.")
 
 
 @contextmanager

@@ -17,6 +17,12 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = re.findall(
     r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
 )[0]
+FIXTURE = re.findall(
+    r"^```py\n(def test_orders\(quorumlog_cluster.*?)^```$",
+    (ROOT / "docs/client.md").read_text("utf-8"),
+    re.M | re.S,
+)[0]
+MISSING = "the server of QuorumLog is not installed, and this command needs it"
 pytestmark = pytest.mark.long
 
 
@@ -66,11 +72,11 @@ class Installed:
         assert done.returncode == code, done.stdout + done.stderr
         return done.stderr if code else done.stdout
 
-    def install(self, wheel: Path) -> None:
+    def install(self, package: str | Path) -> None:
         try:
-            self.run("pip", "install", "-q", str(wheel))
+            self.run("pip", "install", "-q", str(package))
         except AssertionError as error:
-            missing.foreign(f"pip cannot install {wheel.name}: {error}")
+            missing.foreign(f"pip cannot install {package}: {error}")
 
 
 @pytest.fixture(params=["3.11", "3.12", "3.13", "3.14"])
@@ -89,24 +95,33 @@ def test_the_wheels_are_a_client_and_then_a_cluster(
     installed: Installed, wheels: dict[str, Path]
 ) -> None:
     help_text = installed.run("qlog", "--help")
-    lines = installed.run("qlog", "local", "start", code=3).splitlines()
-    assert lines[0] == "error: the server of QuorumLog is not installed, and this command needs it"
-    assert [len(lines), lines[2]] == [3, "  do:  pip install quorumlog-server"]
+    for words in ("local start", "cluster rebalance", "rocketmq import", "serve --print-unit"):
+        lines = installed.run("qlog", *words.split(), code=3).splitlines()
+        assert lines[0] == f"error: {MISSING}"
+        assert [len(lines), lines[2]] == [3, "  do:  pip install quorumlog-server"]
+    assert "retryable" in installed.run("qlog", "explain", "node.busy")
     shell = ("_QLOG_COMPLETE=bash_complete", "COMP_WORDS=qlog lo", "COMP_CWORD=1")
     assert installed.run("/usr/bin/env", *shell, str(installed.bin / "qlog")) == "plain,local\n"
 
     installed.install(wheels["quorumlog_server"])
     assert installed.run("qlog", "--help") == help_text
+    program = rf"^ExecStart={installed.bin}/python\S* -P -m qlog serve --config /"
+    assert re.search(program, installed.run("qlog", "serve", "--print-unit"), re.M)
     nodes = json.loads(installed.run("qlog", "local", "start", "-o", "json"))
     assert len(nodes) == 3
     servers = ",".join(node["address"] for node in nodes)
-    program = installed.app / "program.py"
+    script = installed.app / "program.py"
     for topic in ("pies", "tarts"):
-        program.write_text(PROGRAM.replace("127.0.0.1:8081", servers).replace("pies", topic))
-        assert "order-17 b'one pie'" in installed.run("python", str(program))
+        script.write_text(PROGRAM.replace("127.0.0.1:8081", servers).replace("pies", topic))
+        assert "order-17 b'one pie'" in installed.run("python", str(script))
         assert "topic" in installed.run("qlog", "topic", "describe", topic)  # By local.json.
         if topic == "pies":
             installed.run("qlog", "local", "kill", "--leader")
     for name in ("node", "store", "deploy"):
         said = installed.run("python", "-PE", "-c", f"import {name}", code=1)
         assert f"No module named '{name}'" in said
+
+    installed.install("pytest")
+    (installed.app / "test_own.py").write_text(FIXTURE)
+    own = ("-m", "pytest", "-q", "-k", "test_orders", "test_own.py")  # The other needs a plugin.
+    assert "1 passed" in installed.run("python", *own)

@@ -75,6 +75,15 @@ def test_a_missing_tool_is_said_before_anything_is_made(
     assert not cache.cache_directory().exists()
 
 
+def test_a_relative_cache_is_refused(
+    made: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QUORUMLOG_CACHE", "cache")
+    assert cache.main(["tool"]) == 1
+    assert "QUORUMLOG_CACHE=cache is not usable" in capsys.readouterr().err
+    assert made == []
+
+
 def test_a_killed_maker_leaves_no_part(made: list[Path]) -> None:
     half = place("tool").with_name(place("tool").name + ".new")
     half.mkdir(parents=True)

@@ -86,7 +86,7 @@ def test_clients_need_no_server_code_and_no_unix() -> None:
                 if not found.name.startswith(("qlog.server.", "qlog.rocketmq")):
                     found.name in blocked or importlib.import_module(found.name)
         names = [name for name, lazy in qlog.COMMANDS.items() if not lazy.is_of_server]
-        assert {"produce", "consume", "topic", "cluster", "nameserver"} <= set(names)
+        assert {"produce", "consume", "topic", "cluster", "explain", "nameserver"} <= set(names)
         qlog.main(["local", "start"])
     """
     command = [sys.executable, "-c", program]
