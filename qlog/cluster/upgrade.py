@@ -78,21 +78,21 @@ async def finalize(client: "Client") -> list[dict[str, Any]]:
         what = "the upgrade cannot be finalized"
         raise CliError(what, f"it waits for {', and for '.join(lacks)}", do, ExitCode.REFUSED)
     return [
-        {"broker_group": name, "level": await client.admin.finalize_upgrade(group=name)}
+        {"broker_group": name, "level": await client.admin.finalize_upgrade(broker_group=name)}
         for name in groups_of(cluster)
     ]
 
 
 def _node_rows(cluster: "ClusterStatus") -> list[dict[str, Any]]:
-    addresses = {(row["group"], row["node_id"]): row["address"] for row in status_rows(cluster)}
+    addresses = {(row["broker_group"], row["node_id"]): row["address"] for row in status_rows(cluster)}
     rows = []
     for node in cluster.nodes:
         row: dict[str, Any] = {
             **dict.fromkeys(_COLUMNS),
-            "broker_group": node.group,
+            "broker_group": node.broker_group,
             "node_id": node.node_id,
         }
-        row["address"] = addresses.get((node.group, node.node_id))
+        row["address"] = addresses.get((node.broker_group, node.node_id))
         if is_down(node):
             row["role"] = "down"
         else:

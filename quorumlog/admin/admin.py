@@ -234,12 +234,12 @@ class Admin(GroupAdmin, MessageAdmin):
         """Have a node hand over leadership and refuse appends, until undone or restarted."""
         await self._at(node_id, admin_pb2.DrainRequest(undo=undo), broker_group, is_read=False)
 
-    async def finalize_upgrade(self, *, group: str = "") -> int:
+    async def finalize_upgrade(self, *, broker_group: str = "") -> int:
         """Have a broker group work at the level of its build, and return that level; no older build
         joins it any more. Raises ServerError `node.upgrade_refused` unless all members have it."""
         request = admin_pb2.FinalizeUpgradeRequest()
         deadline = self._deadline()
-        at = self._groups.get(group)
+        at = self._groups.get(broker_group)
         response = await self._lead(at, request, is_repeatable=True, deadline=deadline)
         return int(response.level)
 
