@@ -84,7 +84,9 @@ async def finalize(client: "Client") -> list[dict[str, Any]]:
 
 
 def _node_rows(cluster: "ClusterStatus") -> list[dict[str, Any]]:
-    addresses = {(row["broker_group"], row["node_id"]): row["address"] for row in status_rows(cluster)}
+    addresses = {
+        (row["broker_group"], row["node_id"]): row["address"] for row in status_rows(cluster)
+    }
     rows = []
     for node in cluster.nodes:
         row: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The README's program for the official client runs as it stands there."""
+"""The program of docs/start.md for the official client runs as it stands there."""
 
 import os
 import re

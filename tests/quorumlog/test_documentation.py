@@ -1,4 +1,4 @@
-"""The examples of docs/client.md and the programs of README.md run as they stand."""
+"""The examples of docs/client.md and the programs of README and docs/start.md run as they stand."""
 
 import asyncio
 import re
@@ -45,8 +45,12 @@ async def test_an_example_runs(i: int, capsys: pytest.CaptureFixture[str]) -> No
     assert mark or "assert" in code or capsys.readouterr().out
 
 
-README = (DOCUMENT.parents[1] / "README.md").read_text("utf-8")
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
+PAGES = (DOCUMENT.parents[1] / "README.md", DOCUMENT.with_name("start.md"))
+PROGRAMS = [
+    program
+    for page in PAGES
+    for program in re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
+]
 
 
 def run(program: str) -> None:

@@ -36,7 +36,10 @@ WRITTEN = [
     "docs/format.md",
     "docs/guarantees.md",
     "docs/operations.md",
+    "docs/start.md",
     "docs/threat-model.md",
+    "docs/three-machines.md",
+    "docs/upgrading.md",
 ]
 DECISIONS = "docs/decisions/"
 INTERNAL = "node.internal"
