@@ -22,7 +22,9 @@ async def trace(node: Fixture, position: int) -> TraceMessageResponse:
 
 
 def told(response: TraceMessageResponse) -> list[tuple[str, str, str]]:
-    return [(event.kind, event.topic, event.group) for event in response.events]
+    return [
+        (event.kind, event.topic, event.group or event.producer_group) for event in response.events
+    ]
 
 
 async def retried(node: Fixture, group: str, offset: int, **how: Any) -> None:
