@@ -191,8 +191,8 @@ class MappedFile:
         lo = self.allocated_position - self.position
         limit = CHUNK_SIZE_BYTES if self._warms_up else _ALLOCATE_SIZE_BYTES
         ahead = min(max(lo, FIRST_SIZE_BYTES), limit)
-        chunk_count = -(-max(hi_position - self.position, lo + ahead) // CHUNK_SIZE_BYTES)
-        hi = min(chunk_count * CHUNK_SIZE_BYTES, self.size_bytes)
+        hi = max(hi_position - self.position, lo + ahead)
+        hi = min(hi + -hi % mmap.PAGESIZE, self.size_bytes)
         self._fs.check_room(os.path.dirname(self.path), hi - lo, reserve_bytes)
         with self:
             self._fs.allocate(self._fd, self.path, hi - lo, lo)
