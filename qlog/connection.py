@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from qlog.contexts import Contexts
 from qlog.transport import transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls
@@ -48,13 +49,15 @@ server_option = click.option(
     envvar=SERVER_VARIABLE,
     metavar="HOST:PORT,...",
     help="Nodes of the cluster; one is enough, the others are learnt.  [env var: "
-    f"{SERVER_VARIABLE}; default: the cluster of 'qlog local', else {DEFAULT_SERVER}]",
+    f"{SERVER_VARIABLE}; default: those of 'qlog context', else of 'qlog local', else "
+    f"{DEFAULT_SERVER}]",
 )
 """Decorates a command with `--server`; it arrives as the argument `server`, a text or None."""
 
 
 def addresses(server: str | None) -> str:
-    """Return the addresses: the given ones, else those of the local cluster, else the default.
+    """Return the addresses: the given ones, else those of the context, else those of the local
+    cluster, else the default.
 
     Raises CliError for text that is no list of HOST:PORT, and for a local cluster that is stopped
     where the default address is of no server either.
@@ -62,7 +65,8 @@ def addresses(server: str | None) -> str:
     from quorumlog.cluster.routes import is_address
 
     if server is None:
-        server = _local_servers() or DEFAULT_SERVER
+        context = Contexts.load().chosen()
+        server = context.server if context else _local_servers() or DEFAULT_SERVER
     for one in server.split(","):
         if not is_address(one.strip()):
             raise CliError(
@@ -82,13 +86,14 @@ def _local_servers() -> str | None:
         return None
     raise CliError(
         f"the local cluster in {default_directory()} is stopped",
-        f"none of its nodes runs, and neither --server nor {SERVER_VARIABLE} names another",
+        f"none of its nodes runs, and no --server, {SERVER_VARIABLE} or context names another",
         "start it: qlog local start",
     )
 
 
-def tls_files() -> ClientTls:
-    """Return the files of the three variables. Raises CliError for a certificate without a key."""
+def tls_files(server: str | None) -> ClientTls:
+    """Return the files of the three variables if one is set, else those of the context if it names
+    the addresses. Raises CliError for a certificate without a key."""
     names = (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE)
     files = ClientTls(*(os.environ.get(name, "") for name in names))
     if bool(files.key) != bool(files.certificate):
@@ -97,7 +102,8 @@ def tls_files() -> ClientTls:
             "a client certificate is of use with its private key only",
             "set both or none",
         )
-    return files
+    context = Contexts.load().chosen() if server is None and not any(files) else None
+    return context.tls if context else files
 
 
 @asynccontextmanager
@@ -112,7 +118,7 @@ async def connected(
         addresses(server),
         timeout_ms=timeout_ms,
         connect_timeout_ms=_CONNECT_TIMEOUT_MS,
-        credentials=tls_files().credentials(),
+        credentials=tls_files(server).credentials(),
         transport=transport(),
     ) as client:
         try:

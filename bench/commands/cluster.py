@@ -101,7 +101,7 @@ async def cluster_of(
         async with quorumlog.connect(
             addresses(server),
             timeout_ms=_TIMEOUT_MS,
-            credentials=tls_files().credentials(),
+            credentials=tls_files(server).credentials(),
             transport=transport(),
         ) as client:
             yield client, None

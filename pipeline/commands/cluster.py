@@ -7,8 +7,8 @@ from qlog.connection import addresses, tls_files
 
 
 def cluster_options(server: str | None) -> dict[str, str]:
-    """Return the options for `--server` and the variables for TLS. Raises CliError."""
+    """Return the options for `--server`, else for the context, and for TLS. Raises CliError."""
     from pipeline.options import TLS  # Not above: help needs no Spark.
 
-    named = zip(TLS, tls_files(), strict=True)
+    named = zip(TLS, tls_files(server), strict=True)
     return {"servers": addresses(server), **{name: path for name, path in named if path}}

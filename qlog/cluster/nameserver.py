@@ -92,7 +92,9 @@ def _ask(
     from quorumlog.cluster.nameserver import NameServers
 
     async def act() -> _Answer:
-        async with NameServers(addresses(server), credentials=tls_files().credentials()) as client:
+        async with NameServers(
+            addresses(server), credentials=tls_files(server).credentials()
+        ) as client:
             return await call(client)
 
     return run(act())

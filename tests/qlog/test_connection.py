@@ -75,15 +75,16 @@ def test_tls_needs_a_certificate_with_its_key(
 ) -> None:
     for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE):
         monkeypatch.delenv(name, raising=False)
-    assert tls_files().credentials() is None
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert tls_files(None).credentials() is None
     for name in (CERTIFICATE_VARIABLE, KEY_VARIABLE):
         with monkeypatch.context() as only:
             only.setenv(name, str(tmp_path / "a.pem"))
             with pytest.raises(CliError, match="only one of"):
-                tls_files()
+                tls_files(None)
     monkeypatch.setenv(CA_VARIABLE, str(tmp_path / "none.pem"))
     with pytest.raises(FileNotFoundError):
-        tls_files().credentials()
+        tls_files(None).credentials()
 
 
 def test_irreversible_commands_need_a_yes_without_a_terminal() -> None:
