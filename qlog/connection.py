@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qlog.contexts import Contexts
+from qlog.parsed import Parsed, parse_duration
 from qlog.transport import transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls
@@ -34,16 +36,18 @@ CA_VARIABLE = "QUORUMLOG_CLIENT_TLS_CA_FILE"
 CERTIFICATE_VARIABLE = "QUORUMLOG_CLIENT_TLS_CERTIFICATE_FILE"
 KEY_VARIABLE = "QUORUMLOG_CLIENT_TLS_KEY_FILE"
 """Differs from the names of a node's settings: an exported variable must not change a node."""
-_CALL_TIMEOUT_MS = 10_000
+CALL_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 2_000
 _LOOK_S = 0.5
 """Time for a server at the default address to take a connection."""
 _GC_THRESHOLDS = (20_000, 20, 20)
 
 _Result = TypeVar("_Result")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_TIMEOUT = "timeout_ms"  # Of what commands share for the run.
 
 
-server_option = click.option(
+address_option = click.option(
     "-s",
     "--server",
     envvar=SERVER_VARIABLE,
@@ -53,6 +57,40 @@ server_option = click.option(
     f"{DEFAULT_SERVER}]",
 )
 """Decorates a command with `--server`; it arrives as the argument `server`, a text or None."""
+
+
+def _keep_timeout(context: click.Context, _parameter: click.Parameter, value: int | None) -> None:
+    context.meta[_TIMEOUT] = value
+
+
+timeout_option = click.option(
+    "--timeout",
+    metavar="DURATION",
+    type=Parsed("duration", parse_duration),
+    expose_value=False,
+    callback=_keep_timeout,
+    help="Longest wait for an answer, or for what --until names: 500ms, 10s, 5m.  [default: 10s; "
+    "30s in 'qlog produce'; 1m with --until]",
+)
+"""Decorates a command with `--timeout`, which `call_timeout_ms` returns."""
+
+
+def server_option(command: _Function) -> _Function:
+    """Decorate a command that connects with `--server` and `--timeout`."""
+    return address_option(timeout_option(command))
+
+
+def call_timeout_ms(default_ms: int) -> int:
+    """Return what `--timeout` says, else the default."""
+    context = click.get_current_context(silent=True)
+    given = None if context is None else context.meta.get(_TIMEOUT)
+    return given or default_ms
+
+
+def limit_calls(ends: float) -> None:
+    """Let calls end at a time of `time.monotonic`, if not before."""
+    left_ms = int((ends - time.monotonic()) * 1000)
+    click.get_current_context().meta[_TIMEOUT] = max(1, min(left_ms, CALL_TIMEOUT_MS))
 
 
 def addresses(server: str | None) -> str:
@@ -107,17 +145,16 @@ def tls_files(server: str | None) -> ClientTls:
 
 
 @asynccontextmanager
-async def connected(
-    server: str | None, *, timeout_ms: int = _CALL_TIMEOUT_MS
-) -> "AsyncIterator[Client]":
+async def connected(server: str | None) -> "AsyncIterator[Client]":
     """Yield a client of the cluster for one command. Its errors about a topic or a consumer group
     that does not exist propose near names."""
     import quorumlog
 
+    timeout_ms = call_timeout_ms(CALL_TIMEOUT_MS)
     async with quorumlog.connect(
         addresses(server),
         timeout_ms=timeout_ms,
-        connect_timeout_ms=_CONNECT_TIMEOUT_MS,
+        connect_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_ms),
         credentials=tls_files(server).credentials(),
         transport=transport(),
     ) as client:

@@ -11,7 +11,7 @@ import click
 
 from pipeline.commands.cluster import cluster_options
 from qlog.command_decorators import printed
-from qlog.connection import server_option
+from qlog.connection import address_option
 from qlog.progress import progress_bars
 
 
@@ -37,7 +37,7 @@ from qlog.progress import progress_bars
 )
 @click.option("--lossy", is_flag=True, help="Go on behind records that expired; else an error.")
 @click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
-@server_option
+@address_option
 @printed
 def ingest(
     topics: tuple[str, ...],

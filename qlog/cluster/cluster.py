@@ -24,6 +24,7 @@ from qlog.cluster.top import interval_option, look_twice
 from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed, printed
 from qlog.connection import ask, server_option
 from qlog.output import Row
+from qlog.watch import Condition, watched_command
 from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:
@@ -44,8 +45,17 @@ def cluster() -> None:
     """Show the nodes, move the leadership, change the members."""
 
 
+def _is_led(status: Any) -> bool:
+    return bool(status["groups"]) and all(one["leader_id"] for one in status["groups"])
+
+
 @cluster.command()
-@cluster_command
+@watched_command(
+    {
+        "healthy": Condition("there is no problem", lambda status: status["healthy"]),
+        "leader": Condition("each group has one", _is_led),
+    }
+)
 async def status(client: "Client") -> Printout:
     """Ask every node how it is.
 
@@ -63,6 +73,7 @@ async def status(client: "Client") -> Printout:
     Examples:
       qlog cluster status
       qlog cluster status -o json | jq .leader_id
+      qlog cluster status --until healthy --timeout 5m
       qlog cluster status --server 127.0.0.1:8081,127.0.0.1:8082
 
     Ends with 0 when all is well, and with 1 when there is a problem; it is named.

@@ -15,6 +15,7 @@ from qlog.connection import ask, server_option
 from qlog.message_rows import time_text
 from qlog.output import Row
 from qlog.parsed import TIME, Parsed, duration_text, parse_duration
+from qlog.watch import EXISTS, Condition, watched_command
 from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:
@@ -54,7 +55,12 @@ async def list_groups(client: "Client") -> "list[GroupInfo]":
 
 @group.command()
 @click.argument("name", metavar="GROUP")
-@cluster_command
+@watched_command(
+    {
+        "lag=0": Condition("nothing is left to consume", lambda group: not group.lag_count),
+        **EXISTS,
+    }
+)
 async def describe(client: "Client", name: str) -> Printout:
     """Show a group: its members, and the stored offset of each queue.
 
@@ -68,6 +74,7 @@ async def describe(client: "Client", name: str) -> Printout:
     Examples:
       qlog group describe billing
       qlog group describe billing -o json | jq .lag_count
+      qlog group describe billing --until lag=0 --timeout 10m
     """
     described = await client.admin.describe_group(name)
     warn_away(described.away)

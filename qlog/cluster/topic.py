@@ -11,6 +11,7 @@ import click
 from qlog.broker_groups import warn_away
 from qlog.command_decorators import Printout, cluster_command, confirmed
 from qlog.output import Row
+from qlog.watch import EXISTS, watched_command
 
 if TYPE_CHECKING:
     from quorumlog.admin.types import TopicDescription, TopicInfo
@@ -79,7 +80,7 @@ async def create(
 
 @topic.command("list")
 @click.option("--system", "with_system", is_flag=True, help="Also those that the cluster keeps.")
-@cluster_command
+@watched_command({})
 async def list_topics(client: "Client", with_system: bool) -> Printout:
     """List all topics.
 
@@ -99,7 +100,7 @@ async def list_topics(client: "Client", with_system: bool) -> Printout:
 
 @topic.command()
 @click.argument("name", metavar="TOPIC")
-@cluster_command
+@watched_command(EXISTS)
 async def describe(client: "Client", name: str) -> Printout:
     """Show a topic and its queues.
 
@@ -114,6 +115,7 @@ async def describe(client: "Client", name: str) -> Printout:
     Examples:
       qlog topic describe orders
       qlog topic describe orders -o json | jq .message_count
+      qlog topic describe orders --watch
     """
     info = await client.admin.describe_topic(name)
     warn_away(info.away)

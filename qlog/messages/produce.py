@@ -16,6 +16,7 @@ import click
 from qlog.broker_groups import QUEUE, QueueName
 from qlog.connection import (
     StopSignals,
+    call_timeout_ms,
     connected,
     propose,
     run,
@@ -264,7 +265,7 @@ async def _produce(job: Job, server: str | None, output: Format) -> int:
                 producer = client.producer(
                     buffer_size_bytes_max=_BUFFER_SIZE_BYTES_MAX,
                     compression=job.compression,
-                    timeout_ms=_TIMEOUT_MS,
+                    timeout_ms=call_timeout_ms(_TIMEOUT_MS),
                 )
                 form, separator = InputFormat(job.input_format), job.key_separator
                 batches = messages(fd, name=job.source, input_format=form, key_separator=separator)
