@@ -77,7 +77,7 @@ def ingest(
     }
     check_source(given)  # Before Spark, which takes seconds to start.
     stop = threading.Event()
-    with spark_session("ingest", master) as spark, progress_bars() as show:
+    with progress_bars() as show, spark_session("ingest", master) as spark:
         before = _on_signals(stop) if follow else {}
         try:
             done = run(spark, given, path, follow=follow, show=show, should_stop=stop.is_set)

@@ -68,7 +68,7 @@ def latency(
         check_available()
     from pipeline.session import spark_session
 
-    with spark_session("latency", master) as spark, progress_bars() as show:
+    with progress_bars() as show, spark_session("latency", master) as spark:
         show("read", 0, None)
         rates, lags = _measure(spark, segments, parquet, topic, cluster)
     if plot:

@@ -70,7 +70,7 @@ def replay(
         check_source(source)
     target = {**cluster, "topic": to}
     check_target(sink_options(target).cluster, [to])
-    with spark_session("replay", master) as spark, progress_bars() as show:
+    with progress_bars() as show, spark_session("replay", master) as spark:
         return run(
             spark,
             target,

@@ -84,8 +84,8 @@ class LineSplitter:
 def parse_lines(
     lines: list[bytes], *, first_line: int, name: str, template: Template | None
 ) -> Iterator[InputMessage]:
-    """Turn lines into messages, each of which is a body, or has the form of the template. An empty key or
-    tag is none.
+    """Turn lines into messages, each of which is a body, or has the form of the template. A key or
+    tag that is empty is none.
 
     Raises CliError for a line of another form: guessing would put it into a wrong queue.
     """

@@ -17,6 +17,7 @@ from qlog.command_decorators import Printout, TableRows, print_printout
 from qlog.connection import confirm, timeout_option
 from qlog.output import Format, output_option
 from qlog.parsed import Parsed, parse_duration
+from qlog.progress import lines_shown
 from qlog.watch import Condition, watched
 from quorumlog.command_errors import CliError, ExitCode, exit_code_of
 from quorumlog.standard_output import styled
@@ -414,9 +415,10 @@ def cli_error(error: "LocalError") -> CliError:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that overwrites a line on a terminal's stderr; elsewhere it does nothing."""
+    """Yield a function that overwrites a line on a terminal's stderr; elsewhere it writes lines."""
     if not sys.stderr.isatty():
-        yield lambda _text: None
+        with lines_shown() as say:
+            yield say
         return
 
     def show(text: str) -> None:
