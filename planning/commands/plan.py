@@ -21,13 +21,14 @@ _COLUMNS = ("part", "figure", "value", "formula")
 def plan(calibration: str | None, **load: Any) -> Printout:
     """Say what a load needs: disks, network, memory, groups, nodes, hosts, and times after a fault.
 
-    Each figure stands beside its formula with the numbers put in. Sizes follow from the formats of
-    the files; rates and times from a calibration, which qlog bench calibrate writes. A group is the
-    nodes that hold the same log; a host runs several nodes. docs/planning.md explains the figures.
+    The answer comes first, in a sentence. Each figure stands beside its formula with the numbers
+    put in. Sizes follow from the formats of the files; rates and times from a calibration, which
+    qlog bench calibrate writes. A group is the nodes that hold the same log; a host runs several
+    nodes. docs/planning.md explains the figures.
 
     \b
     Keys of -o json:
-      calibration, group_bottleneck, host_bottleneck, warnings, figures
+      answer, calibration, group_bottleneck, host_bottleneck, warnings, figures
       figures: part, figure, value, unit, formula
 
     \b
@@ -49,8 +50,14 @@ def plan(calibration: str | None, **load: Any) -> Printout:
         plan_made = make_plan(demand, calibrated, format_sizes())
     except DemandError as error:
         raise usage_error(error) from None
-    record = {"calibration": calibrated.source, **plan_made.row()}
-    head = {key: record[key] for key in ("calibration", "group_bottleneck", "host_bottleneck")}
+    record = {
+        "answer": plan_made.answer,
+        "calibration": calibrated.source,
+        **plan_made.row(),
+    }
+    head = {
+        key: record[key] for key in ("answer", "calibration", "group_bottleneck", "host_bottleneck")
+    }
     rows = [
         {"part": figure.part, "figure": figure.name, "value": figure.text,
          "formula": figure.formula}
