@@ -145,12 +145,14 @@ def tls_files(server: str | None) -> ClientTls:
 
 
 @asynccontextmanager
-async def connected(server: str | None) -> "AsyncIterator[Client]":
+async def connected(
+    server: str | None, *, timeout_ms: int = CALL_TIMEOUT_MS
+) -> "AsyncIterator[Client]":
     """Yield a client of the cluster for one command. Its errors about a topic or a consumer group
     that does not exist propose near names."""
     import quorumlog
 
-    timeout_ms = call_timeout_ms(CALL_TIMEOUT_MS)
+    timeout_ms = call_timeout_ms(timeout_ms)
     async with quorumlog.connect(
         addresses(server),
         timeout_ms=timeout_ms,

@@ -54,8 +54,8 @@ class CapacityPlan:
         hosts, groups = _counted(layout.host_count, "host"), _counted(layout.group_count, "group")
         return (
             f"{number(demand.peak_msgs_per_s)} msg/s of {amount(demand.body_size_bytes, 'B')}, "
-            f"kept for {amount(demand.retention_s, 's')}, need {hosts} (by {layout.bottleneck}) with "
-            f"{groups} of {_counted(demand.copies, 'node')}, each with {disk} of disk and {memory} "
+            f"kept for {amount(demand.retention_s, 's')}, need {hosts} (by {layout.bottleneck}) "
+            f"with {groups} of {_counted(demand.copies, 'node')}, each with {disk} of disk and {memory} "
             "of memory" + (f"; {warning} why not to build it as it stands" if count else "")
         )
 
