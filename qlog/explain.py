@@ -22,8 +22,8 @@ def explain(code: str) -> dict[str, object]:
 
     \b
     Keys of -o json:
-      code, status (of gRPC; null for one of the client or of qlog local), retryable, outcome, exit_code,
-      meaning
+      code, status (of gRPC; null for one of the client or of qlog local), retryable, outcome,
+      exit_code, meaning
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def explain(code: str) -> dict[str, object]:
 
 
 def _codes() -> dict[str, tuple[str, str, str, str]]:
-    """Return the codes of the client, of local clusters and of nodes; nodes have the last word on theirs."""
+    """Return the codes of the client, of local clusters and of nodes, which come last."""
     from quorumlog import errors
     from quorumlog.error_codes import CODES
 

@@ -55,8 +55,9 @@ class CapacityPlan:
         return (
             f"{number(demand.peak_msgs_per_s)} msg/s of {amount(demand.body_size_bytes, 'B')}, "
             f"kept for {amount(demand.retention_s, 's')}, need {hosts} (by {layout.bottleneck}) "
-            f"with {groups} of {_counted(demand.copies, 'node')}, each with {disk} of disk and {memory} "
-            "of memory" + (f"; {warning} why not to build it as it stands" if count else "")
+            f"with {groups} of {_counted(demand.copies, 'node')}, each with {disk} of disk and "
+            f"{memory} of memory"
+            + (f"; {warning} why not to build it as it stands" if count else "")
         )
 
     def row(self) -> dict[str, Any]:
