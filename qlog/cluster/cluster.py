@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qlog import LazyCommand, LazyGroup
+from qlog import LazyCommand, LazyGroup, names
 from qlog.broker_groups import broker_group_option
 from qlog.cluster.node_rows import (
     SHORT_COLUMNS,
@@ -125,7 +125,13 @@ async def list_nodes(client: "Client", interval: float) -> list[dict[str, Any]]:
 
 
 @cluster.command("transfer-leader")
-@click.argument("node_id", metavar="[NODE]", type=click.IntRange(min=1), required=False)
+@click.argument(
+    "node_id",
+    metavar="[NODE]",
+    shell_complete=names.nodes,
+    type=click.IntRange(min=1),
+    required=False,
+)
 @broker_group_option
 @cluster_command
 async def transfer_leader(client: "Client", node_id: int | None, group: str) -> "LeaderInfo":
@@ -144,7 +150,7 @@ async def transfer_leader(client: "Client", node_id: int | None, group: str) -> 
 
 
 @cluster.command()
-@click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
+@click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
 @click.option("--undo", is_flag=True, help="Take appends again.")
 @cluster_command
 async def drain(client: "Client", node_id: int, undo: bool) -> Row:
@@ -259,7 +265,7 @@ async def list_members(client: "Client", group: str) -> list[Row]:
 
 
 @members.command()
-@click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
+@click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
 @click.option("--address", required=True, help="HOST:PORT of its client service.")
 @click.option("--peer-address", required=True, help="HOST:PORT of its peer link.")
 @broker_group_option
@@ -284,7 +290,7 @@ async def add(
 
 
 @members.command()
-@click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
+@click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
 @cluster_command
 async def promote(client: "Client", node_id: int) -> list[Row]:
     """Make a learner that has caught up a voter.
@@ -301,7 +307,7 @@ async def promote(client: "Client", node_id: int) -> list[Row]:
 
 
 @members.command()
-@click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
+@click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
 @confirmed("Remove node {node_id} from the cluster?")
 @cluster_command
 async def remove(client: "Client", node_id: int) -> list[Row]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qlog import names
 from qlog.broker_groups import warn_away
 from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed, printed
 from qlog.connection import ask, server_option
@@ -54,7 +55,7 @@ async def list_groups(client: "Client") -> "list[GroupInfo]":
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @watched_command(
     {
         "lag=0": Condition("nothing is left to consume", lambda group: not group.lag_count),
@@ -82,7 +83,7 @@ async def describe(client: "Client", name: str) -> Printout:
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @confirmed("Delete group {name} and its stored offsets?")
 @cluster_command
 async def delete(client: "Client", name: str) -> Row:
@@ -106,7 +107,7 @@ def _durations(text: str) -> list[int]:
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @cluster_command
 async def settings(client: "Client", name: str) -> Printout:
     """Show the settings of a group.
@@ -125,7 +126,7 @@ async def settings(client: "Client", name: str) -> Printout:
 
 
 @group.command("set")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @click.option(
     "--retries",
     "retry_count_max",
@@ -154,8 +155,20 @@ async def settings(client: "Client", name: str) -> Printout:
 @click.option(
     "--orderly/--no-orderly", "is_orderly", default=None, help="Messages are tried again in place."
 )
-@click.option("--forbid", multiple=True, metavar="TOPIC", help="A topic that it may not read.")
-@click.option("--allow", multiple=True, metavar="TOPIC", help="One that it may read again.")
+@click.option(
+    "--forbid",
+    multiple=True,
+    metavar="TOPIC",
+    shell_complete=names.topics,
+    help="A topic that it may not read.",
+)
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="TOPIC",
+    shell_complete=names.topics,
+    help="One that it may read again.",
+)
 @server_option
 @printed
 def set_settings(
@@ -204,7 +217,7 @@ def _settings_printout(settings: "GroupSettings") -> Printout:
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @click.option("--topic", required=True, help="The topic whose offsets are reset.")
 @click.option(
     "--to", type=click.Choice(["first", "end"]), help="The first message that is kept, or the end."
@@ -269,7 +282,7 @@ def reset(
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @cluster_command
 async def progress(client: "Client", name: str) -> Printout:
     """Show the progress of a group in each queue, its reader, and the age of the last message.
@@ -308,7 +321,7 @@ async def progress(client: "Client", name: str) -> Printout:
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @cluster_command
 async def pop(client: "Client", name: str) -> Printout:
     """Show what a group has in flight by pop: handed out, and not acknowledged.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qlog import names
 from qlog.broker_groups import warn_away
 from qlog.command_decorators import Printout, cluster_command, confirmed
 from qlog.output import Row
@@ -99,7 +100,7 @@ async def list_topics(client: "Client", with_system: bool) -> Printout:
 
 
 @topic.command()
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=names.topics)
 @watched_command(EXISTS)
 async def describe(client: "Client", name: str) -> Printout:
     """Show a topic and its queues.
@@ -133,7 +134,7 @@ async def describe(client: "Client", name: str) -> Printout:
 
 
 @topic.command()
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=names.topics)
 @cluster_command
 async def stats(client: "Client", name: str) -> Printout:
     """Show how large the messages of a topic are.
@@ -159,7 +160,7 @@ async def stats(client: "Client", name: str) -> Printout:
 
 
 @topic.command()
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=names.topics)
 @confirmed("Delete topic {name} and all its messages?")
 @cluster_command
 async def delete(client: "Client", name: str) -> Row:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qlog import names
 from qlog.broker_groups import QUEUE, QueueName
 from qlog.connection import (
     beside,
@@ -112,7 +113,7 @@ class Job:
 
 
 @click.command()
-@click.argument("topic", metavar="TOPIC")
+@click.argument("topic", metavar="TOPIC", shell_complete=names.topics)
 @click.option("--group", help="Share the topic with the members of this group; commit offsets.")
 @click.option(
     "--pop",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qlog import names
 from qlog.broker_groups import QUEUE, QueueName
 from qlog.connection import (
     StopSignals,
@@ -200,7 +201,7 @@ _TIME = Parsed("time", lambda text: parse_time(text) / 1000)
 
 
 @click.command()
-@click.argument("topic", metavar="TOPIC")
+@click.argument("topic", metavar="TOPIC", shell_complete=names.topics)
 @click.option(
     "-f", "--file", "source", default="-", show_default=True, help="Input file, or - for stdin."
 )
