@@ -88,9 +88,10 @@ def call_timeout_ms(default_ms: int) -> int:
 
 
 def limit_calls(ends: float) -> None:
-    """Let calls end at a time of `time.monotonic`, if not before."""
+    """Let calls end at a time of `time.monotonic`, or up to a second later: a look without any
+    time would tell nothing."""
     left_ms = int((ends - time.monotonic()) * 1000)
-    click.get_current_context().meta[_TIMEOUT] = max(1, min(left_ms, CALL_TIMEOUT_MS))
+    click.get_current_context().meta[_TIMEOUT] = max(1_000, min(left_ms, CALL_TIMEOUT_MS))
 
 
 def addresses(server: str | None) -> str:

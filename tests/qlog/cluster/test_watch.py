@@ -31,6 +31,7 @@ def test_a_wait_that_is_too_long_ends_with_its_own_code(qlog: Qlog, topic: str) 
     words = ("--until", "exists", "--timeout", "1ms")
     late = qlog("topic", "describe", "none", *words, code=6).stderr
     assert "'exists' does not hold after 1 ms" in late
+    assert "why: topic 'none' does not exist" in late, "the last look had no time"
     qlog("produce", topic, "--file", __file__)
     qlog("group", "reset", "g", "--topic", topic, "--to", "end", code=4)
     qlog("consume", topic, "--group", "g", "--max-count", 1)
