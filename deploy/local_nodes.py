@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from deploy.local_process import NodeProcess, free_ports, is_free
+from quorumlog.local_cluster import CAUSES
 
 HOST: Final = "127.0.0.1"
 ANY_HOST: Final = "0.0.0.0"
@@ -50,35 +51,17 @@ class LocalError(Exception):
     outcome = "not_applied"
 
     def __init__(self, code: str, what: str, do: str) -> None:
-        assert code in _CAUSES, code
+        assert code in CAUSES, code
         super().__init__(code, what, do)
         self.code, self.what, self.do = code, what, do
 
     @property
     def why(self) -> str:
         """The cause in words."""
-        return _CAUSES[self.code]
+        return CAUSES[self.code]
 
     def __str__(self) -> str:
         return f"{self.what}; {self.do}"
-
-
-_CAUSES: Final = {
-    "local.bad_count": "a local cluster has few nodes, and each broker group as many as the others",
-    "local.bad_directory": "the nodes cannot keep their files there",
-    "local.bad_port": "each node needs four ports in a row, and other ports are not free to choose",
-    "local.damaged": "another program wrote the file, or the disk lost a part of it",
-    "local.died": "the process of the node has ended, and its log says why",
-    "local.exists": "a directory holds one cluster",
-    "local.no_home": "the default directory is in the home directory",
-    "local.no_node": "the cluster was made without that node",
-    "local.no_room": "the disk has less free space than a node needs",
-    "local.none": "'qlog local start' has made none there",
-    "local.not_ready": "a node is ready when it has a leader and has caught up with it",
-    "local.other_host": "this machine starts and ends the nodes of its own only",
-    "local.port_taken": "a node needs its own ports",
-    "local.running": "its files are in use",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,10 @@ SECTIONS = {
             "qlog.cluster.cluster:cluster",
             "Show the nodes, move the leadership, change the members.",
         ),
+        (
+            "qlog.cluster.context:context",
+            "Save clusters under names, and choose the one that commands use.",
+        ),
         ("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
         ("qlog.cluster.ha:ha", "Show a master-slave group, and choose its master by hand."),
         (

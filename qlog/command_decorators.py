@@ -70,9 +70,11 @@ def printed(function: Callable[..., object]) -> _Command:
     return command
 
 
-def command_with(ask: Callable[..., object]) -> Callable[[Callable[..., object]], _Command]:
-    """Return a decorator that adds `--server` and `-o`, has `ask` run the coroutine function with
-    a client, and prints its result."""
+def command_with(
+    ask: Callable[..., object], printed: Callable[[Callable[..., object]], _Command] = printed
+) -> Callable[[Callable[..., object]], _Command]:
+    """Return a decorator that adds `--server`, `--timeout` and `-o`, has `ask` run the coroutine
+    function with a client, and has `printed` print its result."""
 
     def decorate(function: Callable[..., object]) -> _Command:
         @server_option

@@ -10,12 +10,15 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from qlog.contexts import Contexts
+from qlog.parsed import Parsed, parse_duration
 from qlog.transport import transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls
@@ -33,28 +36,67 @@ CA_VARIABLE = "QUORUMLOG_CLIENT_TLS_CA_FILE"
 CERTIFICATE_VARIABLE = "QUORUMLOG_CLIENT_TLS_CERTIFICATE_FILE"
 KEY_VARIABLE = "QUORUMLOG_CLIENT_TLS_KEY_FILE"
 """Differs from the names of a node's settings: an exported variable must not change a node."""
-_CALL_TIMEOUT_MS = 10_000
+CALL_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 2_000
 _LOOK_S = 0.5
 """Time for a server at the default address to take a connection."""
 _GC_THRESHOLDS = (20_000, 20, 20)
 
 _Result = TypeVar("_Result")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_TIMEOUT = "timeout_ms"  # Of what commands share for the run.
 
 
-server_option = click.option(
+address_option = click.option(
     "-s",
     "--server",
     envvar=SERVER_VARIABLE,
     metavar="HOST:PORT,...",
     help="Nodes of the cluster; one is enough, the others are learnt.  [env var: "
-    f"{SERVER_VARIABLE}; default: the cluster of 'qlog local', else {DEFAULT_SERVER}]",
+    f"{SERVER_VARIABLE}; default: those of 'qlog context', else of 'qlog local', else "
+    f"{DEFAULT_SERVER}]",
 )
 """Decorates a command with `--server`; it arrives as the argument `server`, a text or None."""
 
 
+def _keep_timeout(context: click.Context, _parameter: click.Parameter, value: int | None) -> None:
+    context.meta[_TIMEOUT] = value
+
+
+timeout_option = click.option(
+    "--timeout",
+    metavar="DURATION",
+    type=Parsed("duration", parse_duration),
+    expose_value=False,
+    callback=_keep_timeout,
+    help="Longest wait for an answer, or for what --until names: 500ms, 10s, 5m.  [default: 10s; "
+    "30s in 'qlog produce'; 1m with --until]",
+)
+"""Decorates a command with `--timeout`, which `call_timeout_ms` returns."""
+
+
+def server_option(command: _Function) -> _Function:
+    """Decorate a command that connects with `--server` and `--timeout`."""
+    return address_option(timeout_option(command))
+
+
+def call_timeout_ms(default_ms: int) -> int:
+    """Return what `--timeout` says, else the default."""
+    context = click.get_current_context(silent=True)
+    given = None if context is None else context.meta.get(_TIMEOUT)
+    return given or default_ms
+
+
+def limit_calls(ends: float) -> None:
+    """Let calls end at a time of `time.monotonic`, or up to a second later: a look without any
+    time would tell nothing."""
+    left_ms = int((ends - time.monotonic()) * 1000)
+    click.get_current_context().meta[_TIMEOUT] = max(1_000, min(left_ms, CALL_TIMEOUT_MS))
+
+
 def addresses(server: str | None) -> str:
-    """Return the addresses: the given ones, else those of the local cluster, else the default.
+    """Return the addresses: the given ones, else those of the context, else those of the local
+    cluster, else the default.
 
     Raises CliError for text that is no list of HOST:PORT, and for a local cluster that is stopped
     where the default address is of no server either.
@@ -62,7 +104,8 @@ def addresses(server: str | None) -> str:
     from quorumlog.cluster.routes import is_address
 
     if server is None:
-        server = _local_servers() or DEFAULT_SERVER
+        context = Contexts.load().chosen()
+        server = context.server if context else _local_servers() or DEFAULT_SERVER
     for one in server.split(","):
         if not is_address(one.strip()):
             raise CliError(
@@ -82,13 +125,14 @@ def _local_servers() -> str | None:
         return None
     raise CliError(
         f"the local cluster in {default_directory()} is stopped",
-        f"none of its nodes runs, and neither --server nor {SERVER_VARIABLE} names another",
+        f"none of its nodes runs, and no --server, {SERVER_VARIABLE} or context names another",
         "start it: qlog local start",
     )
 
 
-def tls_files() -> ClientTls:
-    """Return the files of the three variables. Raises CliError for a certificate without a key."""
+def tls_files(server: str | None) -> ClientTls:
+    """Return the files of the three variables if one is set, else those of the context if it names
+    the addresses. Raises CliError for a certificate without a key."""
     names = (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE)
     files = ClientTls(*(os.environ.get(name, "") for name in names))
     if bool(files.key) != bool(files.certificate):
@@ -97,22 +141,24 @@ def tls_files() -> ClientTls:
             "a client certificate is of use with its private key only",
             "set both or none",
         )
-    return files
+    context = Contexts.load().chosen() if server is None and not any(files) else None
+    return context.tls if context else files
 
 
 @asynccontextmanager
 async def connected(
-    server: str | None, *, timeout_ms: int = _CALL_TIMEOUT_MS
+    server: str | None, *, timeout_ms: int = CALL_TIMEOUT_MS
 ) -> "AsyncIterator[Client]":
     """Yield a client of the cluster for one command. Its errors about a topic or a consumer group
     that does not exist propose near names."""
     import quorumlog
 
+    timeout_ms = call_timeout_ms(timeout_ms)
     async with quorumlog.connect(
         addresses(server),
         timeout_ms=timeout_ms,
-        connect_timeout_ms=_CONNECT_TIMEOUT_MS,
-        credentials=tls_files().credentials(),
+        connect_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_ms),
+        credentials=tls_files(server).credentials(),
         transport=transport(),
     ) as client:
         try:

@@ -1,13 +1,14 @@
 """`qlog explain`: what an error code means.
 
-Owns the printing; the meanings are those of docs/errors.md for codes of nodes, and of the classes
-in `quorumlog.errors` for those of the client.
+Owns the printing; the meanings are those of docs/errors.md for codes of nodes, of the classes in
+`quorumlog.errors` for those of the client, and of `quorumlog.local_cluster` for local clusters.
 """
 
 import click
 
 from qlog.command_decorators import printed
 from quorumlog.command_errors import CliError, ExitCode, exit_code_of, nearest
+from quorumlog.local_cluster import CAUSES
 
 
 @click.command()
@@ -21,8 +22,8 @@ def explain(code: str) -> dict[str, object]:
 
     \b
     Keys of -o json:
-      code, status (of gRPC; null for an error of the client), retryable, outcome, exit_code,
-      meaning
+      code, status (of gRPC; null for one of the client or of qlog local), retryable, outcome,
+      exit_code, meaning
 
     \b
     Examples:
@@ -52,7 +53,7 @@ def explain(code: str) -> dict[str, object]:
 
 
 def _codes() -> dict[str, tuple[str, str, str, str]]:
-    """Return the codes of the client and of nodes; nodes have the last word on theirs."""
+    """Return the codes of the client, of local clusters and of nodes, which come last."""
     from quorumlog import errors
     from quorumlog.error_codes import CODES
 
@@ -62,4 +63,8 @@ def _codes() -> dict[str, tuple[str, str, str, str]]:
             outcome = kind.outcome.value.replace("_", " ")
             meaning = " ".join((kind.__doc__ or "").split())
             own[kind.code] = ("", "yes" if kind.retryable else "no", outcome, meaning)
-    return own | CODES
+    local = {
+        code: ("", "no", "not applied", f"{cause[:1].upper()}{cause[1:]}.")
+        for code, cause in CAUSES.items()
+    }
+    return own | local | CODES

@@ -12,7 +12,7 @@ from quorumlog.errors import QuorumlogError
 if TYPE_CHECKING:
     from quorumlog.records.message import Message
 
-_SHOWN_ELSEWHERE = ("KEYS", "TAGS")  # Shown as key and tag.
+SHOWN_ELSEWHERE = ("KEYS", "TAGS")  # Shown as key and tag.
 COLUMNS = (
     "broker_group", "topic", "queue_id", "queue_offset", "store_time", "tag", "key", "body",
 )  # fmt: skip
@@ -26,7 +26,7 @@ def message_row(message: "Message") -> dict[str, object]:
     place = ("topic", "queue_id", "queue_offset", "message_id", "key", "tag")
     return {
         **{name: getattr(message, name) for name in place},
-        "properties": {k: v for k, v in message.properties.items() if k not in _SHOWN_ELSEWHERE},
+        "properties": {k: v for k, v in message.properties.items() if k not in SHOWN_ELSEWHERE},
         "born_unix_ms": message.born_unix_ms,
         "store_unix_ms": message.store_unix_ms,
         "log_position": message.log_position,

@@ -1,12 +1,16 @@
-"""Progress bars: on a terminal's stderr, and nowhere else.
+"""Progress on stderr: bars on a terminal, elsewhere a line every 10 s.
 
-Owns the form of progress. A command reports steps by name and does not know whether bars are shown.
+Owns the form of progress. A command reports steps by name and does not know how they are shown.
 """
 
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
+
+import click
 
 from quorumlog.foreign_text import shown
 from quorumlog.standard_output import styled
@@ -20,29 +24,72 @@ def show_nothing(_what: str, _done: float, _total: float | None) -> None:
     """Show no progress."""
 
 
+LINE_INTERVAL_S = 10.0
+
+
+@contextmanager
+def lines_shown() -> Iterator[Callable[[str], None]]:
+    """Yield a function that takes what is done by now; stderr gets its last text every 10 s."""
+    texts, is_over, began_s = ["working"], threading.Event(), time.monotonic()
+
+    def write() -> None:
+        while not is_over.wait(LINE_INTERVAL_S):
+            click.echo(f"{texts[-1]}, after {time.monotonic() - began_s:.0f} s", err=True)
+
+    def say(text: str) -> None:
+        texts[:] = [text]
+
+    writer = threading.Thread(target=write, name="progress", daemon=True)
+    writer.start()
+    try:
+        yield say
+    finally:
+        is_over.set()
+        writer.join()
+
+
 @contextmanager
 def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
-    """Show a bar for each step, and remove the bars at the end.
+    """Show a bar for each step, and remove the bars at the end; or write lines.
 
-    `beside_output`: results are written meanwhile. On a terminal they would end up in the bars, and
-    show the progress as well."""
-    if not sys.stderr.isatty() or (beside_output and sys.stdout.isatty()):
+    `beside_output`: results are written meanwhile, and show the progress as well. There are no
+    lines then, and no bars on a terminal that has both."""
+    if beside_output and (sys.stdout.isatty() or not sys.stderr.isatty()):
         yield show_nothing
+        return
+    if not sys.stderr.isatty():
+        with lines_shown() as say:
+            yield lambda what, done, total: say(
+                f"{shown(what, _NAME_LENGTH_MAX)}: " + _numbers(done, total)
+            )
         return
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import Progress, TaskID
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
     # What others print meanwhile must pass the stream that escapes it, and not the bars.
     console = Console(file=styled(sys.stderr))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        TimeElapsedColumn(),
+    )
     with Progress(
-        console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+        *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
     ) as bars:
         tasks: dict[str, TaskID] = {}
 
         def show(what: str, done: float, total: float | None) -> None:
             if what not in tasks:  # rich would read brackets in a name as its own markup.
-                tasks[what] = bars.add_task(escape(shown(what, _NAME_LENGTH_MAX)), total=total)
-            bars.update(tasks[what], completed=done, total=total)
+                name = escape(shown(what, _NAME_LENGTH_MAX))
+                tasks[what] = bars.add_task(name, total=total, numbers="")
+            bars.update(tasks[what], completed=done, total=total, numbers=_numbers(done, total))
 
         yield show
+
+
+def _numbers(done: float, total: float | None) -> str:
+    """Return how much is done, as 1,200 of 4,800 (25%)."""
+    share = f" of {total:,.0f} ({done / total:.0%})" if total else ""
+    return f"{done:,.0f}{share}"

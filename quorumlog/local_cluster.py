@@ -1,7 +1,7 @@
 """Where the cluster of `qlog local` is, for programs that have no server code.
 
-Owns the directory's name, the identity of a process, and the look for a cluster that runs. What
-else is in `local.json` is `deploy.local`'s.
+Owns the directory's name, the codes of its errors, the identity of a process, and the look for a
+cluster that runs. What else is in `local.json` is `deploy.local`'s.
 """
 
 import json
@@ -13,6 +13,25 @@ from typing import Final, NamedTuple
 DIRECTORY_VARIABLE: Final = "QUORUMLOG_LOCAL_DIR"
 STATE_FILE: Final = "local.json"
 _IS_LINUX: Final = sys.platform.startswith("linux")
+
+CAUSES: Final = {
+    "local.bad_count": "a local cluster has few nodes, and each group as many as the others",
+    "local.bad_directory": "the nodes cannot keep their files there",
+    "local.bad_port": "each node needs four ports in a row, and other ports are not free to choose",
+    "local.damaged": "another program wrote the file, or the disk lost a part of it",
+    "local.died": "the process of the node has ended, and its log says why",
+    "local.exists": "a directory holds one cluster",
+    "local.failed": "a command of 'qlog local' failed, and its text says why",
+    "local.no_home": "the default directory is in the home directory",
+    "local.no_node": "the cluster was made without that node",
+    "local.no_room": "the disk has less free space than a node needs",
+    "local.none": "'qlog local start' has made none there",
+    "local.not_ready": "a node is ready when it has a leader and has caught up with it",
+    "local.other_host": "this machine starts and ends the nodes of its own only",
+    "local.port_taken": "a node needs its own ports",
+    "local.running": "its files are in use",
+}
+"""Causes of the errors of a local cluster, by code."""
 
 
 def default_directory() -> Path:

@@ -126,7 +126,7 @@ class SyncCluster(Nodes):
 
     def wait_ready(self, timeout_ms: int = 120_000) -> int:
         """Wait until all running nodes are ready and one leads; return the leader."""
-        return int(_local(self.directory, "wait", "--timeout-ms", str(timeout_ms)))
+        return int(_local(self.directory, "wait", "--timeout", f"{timeout_ms}ms"))
 
     def kill(self, node_id: int) -> None:
         """End a node as a crash would (SIGKILL). Its files stay."""

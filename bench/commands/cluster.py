@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from qlog.command_decorators import Printout, printed
-from qlog.connection import addresses, run, tls_files
+from qlog.connection import connected, run
 from qlog.progress import progress_bars
 from qlog.transport import transport
 from quorumlog.command_errors import ExitCode
@@ -95,17 +95,11 @@ async def cluster_of(
     server: str | None, directory: str | None, flush: Flush
 ) -> "AsyncIterator[tuple[Client, OwnCluster | None]]":
     """Yield a client of the measured cluster, and the cluster if this run has started it."""
-    import quorumlog
-
     if server is not None:
-        async with quorumlog.connect(
-            addresses(server),
-            timeout_ms=_TIMEOUT_MS,
-            credentials=tls_files().credentials(),
-            transport=transport(),
-        ) as client:
+        async with connected(server, timeout_ms=_TIMEOUT_MS) as client:
             yield client, None
         return
+    import quorumlog
     from bench.own_cluster import own_cluster
 
     with own_cluster(directory, flush=flush) as own:

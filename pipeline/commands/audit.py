@@ -55,7 +55,7 @@ def audit(directories: tuple[str, ...], master: str | None) -> Printout:
     check_available()
     from pipeline.jobs.audit import audit as run
 
-    with spark_session("audit", master) as spark, progress_bars() as show:
+    with progress_bars() as show, spark_session("audit", master) as spark:
         began = time.monotonic()
         report = run(spark, directories, show=show)
         seconds = time.monotonic() - began

@@ -3,12 +3,21 @@
 Owns the translation of `--server` and the variables of `qlog` to options. Must not know the jobs.
 """
 
-from qlog.connection import addresses, tls_files
+from qlog.connection import addresses, connected, run, tls_files
 
 
 def cluster_options(server: str | None) -> dict[str, str]:
-    """Return the options for `--server` and the variables for TLS. Raises CliError."""
+    """Return the options for `--server`, else for the context, and for TLS.
+
+    Raises CliError, and QuorumlogError when no node answers in the time of all commands: Spark,
+    which takes seconds to start, waits longer for one.
+    """
     from pipeline.options import TLS  # Not above: help needs no Spark.
 
-    named = zip(TLS, tls_files(), strict=True)
+    async def look() -> None:
+        async with connected(server):
+            pass
+
+    run(look())
+    named = zip(TLS, tls_files(server), strict=True)
     return {"servers": addresses(server), **{name: path for name, path in named if path}}

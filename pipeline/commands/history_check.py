@@ -40,7 +40,7 @@ def history_check(directories: tuple[str, ...], master: str | None) -> Printout:
     check_available()
     from pipeline.jobs.history_check import history_check as run
 
-    with spark_session("history-check", master) as spark, progress_bars() as show:
+    with progress_bars() as show, spark_session("history-check", master) as spark:
         report = run(spark, directories, show=show)
     rows = [asdict(broken) for broken in report.violations]
     summary = {

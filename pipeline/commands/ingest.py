@@ -11,7 +11,7 @@ import click
 
 from pipeline.commands.cluster import cluster_options
 from qlog.command_decorators import printed
-from qlog.connection import server_option
+from qlog.connection import address_option
 from qlog.progress import progress_bars
 
 
@@ -37,7 +37,7 @@ from qlog.progress import progress_bars
 )
 @click.option("--lossy", is_flag=True, help="Go on behind records that expired; else an error.")
 @click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
-@server_option
+@address_option
 @printed
 def ingest(
     topics: tuple[str, ...],
@@ -77,7 +77,7 @@ def ingest(
     }
     check_source(given)  # Before Spark, which takes seconds to start.
     stop = threading.Event()
-    with spark_session("ingest", master) as spark, progress_bars() as show:
+    with progress_bars() as show, spark_session("ingest", master) as spark:
         before = _on_signals(stop) if follow else {}
         try:
             done = run(spark, given, path, follow=follow, show=show, should_stop=stop.is_set)

@@ -11,7 +11,7 @@ import click
 
 from pipeline.commands.cluster import cluster_options
 from qlog.command_decorators import Printout, TableRows, printed
-from qlog.connection import server_option
+from qlog.connection import address_option
 from qlog.progress import progress_bars
 from quorumlog.command_errors import CliError, ExitCode
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--parquet", metavar="DIR", help="Read what 'ingest' wrote; without consumer lag.")
 @click.option("--topic", default="", metavar="NAME,...", help="Only these topics.")
 @click.option("--plot", metavar="FILE", help="Draw it, too: .png, .svg or .pdf.")
-@server_option
+@address_option
 @click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
 @printed
 def latency(
@@ -68,7 +68,7 @@ def latency(
         check_available()
     from pipeline.session import spark_session
 
-    with spark_session("latency", master) as spark, progress_bars() as show:
+    with progress_bars() as show, spark_session("latency", master) as spark:
         show("read", 0, None)
         rates, lags = _measure(spark, segments, parquet, topic, cluster)
     if plot:

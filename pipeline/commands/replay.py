@@ -8,7 +8,7 @@ import click
 from pipeline.commands.cluster import cluster_options
 from pipeline.errors import OptionError
 from qlog.command_decorators import printed
-from qlog.connection import server_option
+from qlog.connection import address_option
 from qlog.progress import progress_bars
 
 
@@ -27,7 +27,7 @@ from qlog.progress import progress_bars
 @click.option("--any-queue", is_flag=True, help="Let the key choose the queue, not the record.")
 @click.option("--id", "replay_id", default="", metavar="ID", help="Go on with that replay.")
 @click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
-@server_option
+@address_option
 @printed
 def replay(
     to: str,
@@ -70,7 +70,7 @@ def replay(
         check_source(source)
     target = {**cluster, "topic": to}
     check_target(sink_options(target).cluster, [to])
-    with spark_session("replay", master) as spark, progress_bars() as show:
+    with progress_bars() as show, spark_session("replay", master) as spark:
         return run(
             spark,
             target,

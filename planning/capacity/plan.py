@@ -45,6 +45,21 @@ class CapacityPlan:
             raise KeyError(name)
         return figure_value
 
+    @property
+    def answer(self) -> str:
+        """What the demand needs, in one sentence."""
+        demand, layout, count = self.demand, self.layout, len(self.warnings)
+        disk, memory = (self.figure(f"node_{of}_size_bytes").text for of in ("disk", "memory"))
+        warning = "1 warning says" if count == 1 else f"{count} warnings say"
+        hosts, groups = _counted(layout.host_count, "host"), _counted(layout.group_count, "group")
+        return (
+            f"{number(demand.peak_msgs_per_s)} msg/s of {amount(demand.body_size_bytes, 'B')}, "
+            f"kept for {amount(demand.retention_s, 's')}, need {hosts} (by {layout.bottleneck}) "
+            f"with {groups} of {_counted(demand.copies, 'node')}, each with {disk} of disk and "
+            f"{memory} of memory"
+            + (f"; {warning} why not to build it as it stands" if count else "")
+        )
+
     def row(self) -> dict[str, Any]:
         """Return the plan under stable keys."""
         return {
@@ -187,6 +202,10 @@ def _warnings(demand: Demand, layout: HostLayout) -> list[str]:
             f"needed; make {clusters} clusters with topics of their own, or send larger batches"
         )
     return warnings
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{number(count)} {what}{'' if count == 1 else 's'}"
 
 
 def _copies(count: int) -> str:

@@ -21,13 +21,14 @@ _COLUMNS = ("part", "figure", "value", "formula")
 def plan(calibration: str | None, **load: Any) -> Printout:
     """Say what a load needs: disks, network, memory, broker groups, hosts, and times after a fault.
 
-    Each figure stands beside its formula with the numbers put in. Sizes follow from the formats of
-    the files; rates and times from a calibration, which qlog bench calibrate writes. A broker group
-    is the nodes of one log; a host runs several nodes. docs/planning.md explains the figures.
+    The answer comes first, in a sentence. Each figure stands beside its formula with the numbers
+    put in. Sizes follow from the formats of the files; rates and times from a calibration, which
+    qlog bench calibrate writes. A broker group is the nodes of one log; a host runs several nodes.
+    docs/planning.md explains the figures.
 
     \b
     Keys of -o json:
-      calibration, broker_group_bottleneck, host_bottleneck, warnings, figures
+      answer, calibration, broker_group_bottleneck, host_bottleneck, warnings, figures
       figures: part, figure, value, unit, formula
 
     \b
@@ -49,8 +50,12 @@ def plan(calibration: str | None, **load: Any) -> Printout:
         plan_made = make_plan(demand, calibrated, format_sizes())
     except DemandError as error:
         raise usage_error(error) from None
-    record = {"calibration": calibrated.source, **plan_made.row()}
-    names = "calibration", "broker_group_bottleneck", "host_bottleneck"
+    record = {
+        "answer": plan_made.answer,
+        "calibration": calibrated.source,
+        **plan_made.row(),
+    }
+    names = "answer", "calibration", "broker_group_bottleneck", "host_bottleneck"
     head = {name: record[name] for name in names}
     rows = [
         {"part": figure.part, "figure": figure.name, "value": figure.text,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qlog import LazyCommand, LazyGroup
+from qlog import LazyCommand, LazyGroup, names
 from qlog.broker_groups import broker_group_option
 from qlog.cluster.node_rows import (
     SHORT_COLUMNS,
@@ -24,6 +24,7 @@ from qlog.cluster.top import interval_option, look_twice
 from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed, printed
 from qlog.connection import ask, server_option
 from qlog.output import Row
+from qlog.watch import Condition, watched_command
 from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:
@@ -45,8 +46,17 @@ def cluster() -> None:
     """Show the nodes, move the leadership, change the members."""
 
 
+def _is_led(status: Any) -> bool:
+    return bool(status["groups"]) and all(one["leader_id"] for one in status["groups"])
+
+
 @cluster.command()
-@cluster_command
+@watched_command(
+    {
+        "healthy": Condition("there is no problem", lambda status: status["healthy"]),
+        "leader": Condition("each group has one", _is_led),
+    }
+)
 async def status(client: "Client") -> Printout:
     """Ask every node how it is.
 
@@ -64,6 +74,7 @@ async def status(client: "Client") -> Printout:
     Examples:
       qlog cluster status
       qlog cluster status -o json | jq .leader_id
+      qlog cluster status --until healthy --timeout 5m
       qlog cluster status --server 127.0.0.1:8081,127.0.0.1:8082
 
     Ends with 0 when all is well, and with 1 when there is a problem; it is named.
@@ -114,7 +125,13 @@ async def list_nodes(client: "Client", interval: float) -> list[dict[str, Any]]:
 
 
 @cluster.command("transfer-leader")
-@click.argument("node_id", metavar="[NODE]", type=click.IntRange(min=1), required=False)
+@click.argument(
+    "node_id",
+    metavar="[NODE]",
+    shell_complete=names.nodes,
+    type=click.IntRange(min=1),
+    required=False,
+)
 @broker_group_option
 @cluster_command
 async def transfer_leader(client: "Client", node_id: int | None, group: str) -> "LeaderInfo":
@@ -133,7 +150,7 @@ async def transfer_leader(client: "Client", node_id: int | None, group: str) -> 
 
 
 @cluster.command()
-@click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
+@click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
 @click.option("--undo", is_flag=True, help="Take appends again.")
 @cluster_command
 async def drain(client: "Client", node_id: int, undo: bool) -> Row:
@@ -248,7 +265,7 @@ async def list_members(client: "Client", group: str) -> list[Row]:
 
 
 @members.command()
-@click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
+@click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
 @click.option("--address", required=True, help="HOST:PORT of its client service.")
 @click.option("--peer-address", required=True, help="HOST:PORT of its peer link.")
 @broker_group_option
@@ -273,7 +290,7 @@ async def add(
 
 
 @members.command()
-@click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
+@click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
 @cluster_command
 async def promote(client: "Client", node_id: int) -> list[Row]:
     """Make a learner that has caught up a voter.
@@ -290,7 +307,7 @@ async def promote(client: "Client", node_id: int) -> list[Row]:
 
 
 @members.command()
-@click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
+@click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
 @confirmed("Remove node {node_id} from the cluster?")
 @cluster_command
 async def remove(client: "Client", node_id: int) -> list[Row]:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qlog import names
 from qlog.broker_groups import warn_away
 from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed, printed
 from qlog.connection import ask, server_option
 from qlog.message_rows import time_text
 from qlog.output import Row
 from qlog.parsed import TIME, Parsed, duration_text, parse_duration
+from qlog.watch import EXISTS, Condition, watched_command
 from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:
@@ -52,8 +54,13 @@ async def list_groups(client: "Client") -> "list[GroupInfo]":
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
-@cluster_command
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
+@watched_command(
+    {
+        "lag=0": Condition("nothing is left to consume", lambda group: not group.lag_count),
+        **EXISTS,
+    }
+)
 async def describe(client: "Client", name: str) -> Printout:
     """Show a group: its members, and the stored offset of each queue.
 
@@ -66,6 +73,7 @@ async def describe(client: "Client", name: str) -> Printout:
     Examples:
       qlog group describe billing
       qlog group describe billing -o json | jq .lag_count
+      qlog group describe billing --until lag=0 --timeout 10m
     """
     described = await client.admin.describe_group(name)
     warn_away(described.away)
@@ -73,7 +81,7 @@ async def describe(client: "Client", name: str) -> Printout:
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @confirmed("Delete group {name} and its stored offsets?")
 @cluster_command
 async def delete(client: "Client", name: str) -> Row:
@@ -97,7 +105,7 @@ def _durations(text: str) -> list[int]:
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @cluster_command
 async def settings(client: "Client", name: str) -> Printout:
     """Show the settings of a group.
@@ -116,7 +124,7 @@ async def settings(client: "Client", name: str) -> Printout:
 
 
 @group.command("set")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @click.option(
     "--retries",
     "retry_count_max",
@@ -145,8 +153,20 @@ async def settings(client: "Client", name: str) -> Printout:
 @click.option(
     "--orderly/--no-orderly", "is_orderly", default=None, help="Messages are tried again in place."
 )
-@click.option("--forbid", multiple=True, metavar="TOPIC", help="A topic that it may not read.")
-@click.option("--allow", multiple=True, metavar="TOPIC", help="One that it may read again.")
+@click.option(
+    "--forbid",
+    multiple=True,
+    metavar="TOPIC",
+    shell_complete=names.topics,
+    help="A topic that it may not read.",
+)
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="TOPIC",
+    shell_complete=names.topics,
+    help="One that it may read again.",
+)
 @server_option
 @printed
 def set_settings(
@@ -195,7 +215,7 @@ def _settings_printout(settings: "GroupSettings") -> Printout:
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @click.option("--topic", required=True, help="The topic whose offsets are reset.")
 @click.option(
     "--to", type=click.Choice(["first", "end"]), help="The first message that is kept, or the end."
@@ -260,7 +280,7 @@ def reset(
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @cluster_command
 async def progress(client: "Client", name: str) -> Printout:
     """Show the progress of a group in each queue, its reader, and the age of the last message.
@@ -299,7 +319,7 @@ async def progress(client: "Client", name: str) -> Printout:
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @cluster_command
 async def pop(client: "Client", name: str) -> Printout:
     """Show what a group has in flight by pop: handed out, and not acknowledged.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qlog import names
 from qlog.cluster.node_rows import is_down
 from qlog.command_decorators import Printout, TableRows, cluster_command
 from quorumlog.command_errors import ExitCode
@@ -71,7 +72,7 @@ async def status(client: "Client") -> Printout:
 
 
 @ha.command()
-@click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
+@click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
 @cluster_command
 async def promote(client: "Client", node_id: int) -> "HaPromotion":
     """Make a node the master, behind a fence: no controller and no name server is needed.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qlog.command_decorators import Printout, TableRows, command_with
-from qlog.connection import addresses, run, tls_files
+from qlog.connection import CALL_TIMEOUT_MS, addresses, call_timeout_ms, run, tls_files
 from qlog.output import Row
 from qlog.server_program import enter_server
 from quorumlog.command_errors import ExitCode
@@ -92,7 +92,11 @@ def _ask(
     from quorumlog.cluster.nameserver import NameServers
 
     async def act() -> _Answer:
-        async with NameServers(addresses(server), credentials=tls_files().credentials()) as client:
+        async with NameServers(
+            addresses(server),
+            timeout_ms=call_timeout_ms(CALL_TIMEOUT_MS),
+            credentials=tls_files(server).credentials(),
+        ) as client:
             return await call(client)
 
     return run(act())

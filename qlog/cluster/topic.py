@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qlog import names
 from qlog.broker_groups import warn_away
 from qlog.command_decorators import Printout, cluster_command, confirmed
 from qlog.output import Row
+from qlog.watch import EXISTS, watched_command
 
 if TYPE_CHECKING:
     from quorumlog.admin.types import TopicDescription, TopicInfo
@@ -79,7 +81,7 @@ async def create(
 
 @topic.command("list")
 @click.option("--system", "with_system", is_flag=True, help="Also those that the cluster keeps.")
-@cluster_command
+@watched_command({})
 async def list_topics(client: "Client", with_system: bool) -> Printout:
     """List all topics.
 
@@ -98,8 +100,8 @@ async def list_topics(client: "Client", with_system: bool) -> Printout:
 
 
 @topic.command()
-@click.argument("name", metavar="TOPIC")
-@cluster_command
+@click.argument("name", metavar="TOPIC", shell_complete=names.topics)
+@watched_command(EXISTS)
 async def describe(client: "Client", name: str) -> Printout:
     """Show a topic and its queues.
 
@@ -115,6 +117,7 @@ async def describe(client: "Client", name: str) -> Printout:
     Examples:
       qlog topic describe orders
       qlog topic describe orders -o json | jq .message_count
+      qlog topic describe orders --watch
     """
     info = await client.admin.describe_topic(name)
     warn_away(info.away)
@@ -132,7 +135,7 @@ async def describe(client: "Client", name: str) -> Printout:
 
 
 @topic.command()
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=names.topics)
 @cluster_command
 async def stats(client: "Client", name: str) -> Printout:
     """Show how large the messages of a topic are.
@@ -158,7 +161,7 @@ async def stats(client: "Client", name: str) -> Printout:
 
 
 @topic.command()
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=names.topics)
 @confirmed("Delete topic {name} and all its messages?")
 @cluster_command
 async def delete(client: "Client", name: str) -> Row:

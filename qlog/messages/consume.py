@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qlog import names
 from qlog.broker_groups import QUEUE, QueueName
 from qlog.connection import (
     beside,
@@ -23,6 +24,7 @@ from qlog.connection import (
     until,
 )
 from qlog.messages.consume_output import MessageWriter, OutputFormat
+from qlog.messages.template import Template
 from qlog.parsed import Parsed, parse_time
 from qlog.progress import Show, progress_bars
 from quorumlog.command_errors import ExitCode
@@ -71,6 +73,7 @@ class Job:
     tags: tuple[str, ...]
     sql: str
     node_id: int | None
+    template: Template | None
     done_count: int = 0
     is_busy: bool = False  # A batch is on its way to stdout.
     done_offsets: "dict[Queue, int]" = field(default_factory=dict)
@@ -110,7 +113,7 @@ class Job:
 
 
 @click.command()
-@click.argument("topic", metavar="TOPIC")
+@click.argument("topic", metavar="TOPIC", shell_complete=names.topics)
 @click.option("--group", help="Share the topic with the members of this group; commit offsets.")
 @click.option(
     "--pop",
@@ -153,6 +156,13 @@ class Job:
 @click.option(
     "--node", "node_id", type=click.IntRange(min=1), help="Read this replica, whatever its role."
 )
+@click.option(
+    "--format",
+    "template",
+    metavar="TEMPLATE",
+    type=Parsed("template", Template.parse),
+    help="Write each message in this form, as '%o %k %s\\\\n'; see below.",
+)
 @server_option
 @click.option(
     "-o",
@@ -178,6 +188,13 @@ def consume(
     the reader of the output has stopped.
 
     \b
+    --format, as of kcat and rpk; no newline is added:
+      %s %v  body         %S %V  its bytes    %t  topic       %p  queue
+      %k     key          %K     its bytes    %g  tag         %o  offset
+      %h     properties   %T %d  store time   %m  message id  %%  percent sign
+      \\n \\t \\r \\\\ \\xNN  bytes; properties are a=b,c=d, a time is Unix milliseconds
+
+    \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
       store_unix_ms, log_position, body_size_bytes, body_encoding (utf-8 or base64,
@@ -200,8 +217,11 @@ def consume(
       qlog consume orders --group workers --pop
       qlog consume orders --queue 0 --from 1000 --max-count 1 -o json
       qlog consume orders --node 2 --until end | sha256sum
+      qlog consume orders --until end --format '%p/%o %k: %s\\n'
     """
     job = Job(**options)
+    if job.template is not None and output is not OutputFormat.LINES:
+        raise click.UsageError("--format goes without -o")
     if group is not None and (job.queues or job.node_id is not None):
         raise click.UsageError("--group shares all queues of the leader: no --queue, no --node")
     if by_pop and (group is None or job.position not in ("first", "end")):
@@ -221,7 +241,9 @@ async def _consume(
     with stop_on_signals() as stop, progress_bars(beside_output=True) as show:
         async with connected(server) as client:
             with_groups = len(client.broker_groups) > 1
-            async with MessageWriter.opened(output, with_groups=with_groups) as writer:
+            async with MessageWriter.opened(
+                output, template=job.template, with_groups=with_groups
+            ) as writer:
                 if group is None:
                     work = _pull(client, job, writer, show)
                 elif by_pop:

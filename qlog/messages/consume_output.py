@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from qlog.message_rows import body_text, message_row, plain_body, time_text
+from qlog.messages.template import Template
 from qlog.output import cell, line_width, to_json, wrapped
 from quorumlog.foreign_text import shown_lines
 from quorumlog.standard_output import encoded
@@ -39,8 +40,10 @@ class OutputFormat(enum.StrEnum):
 class MessageWriter:
     """Writes batches to stdout. When a write returns, the system has the bytes."""
 
-    def __init__(self, output: OutputFormat, *, with_groups: bool = False) -> None:
-        self._output = output
+    def __init__(
+        self, output: OutputFormat, *, template: Template | None = None, with_groups: bool = False
+    ) -> None:
+        self._output, self._template = output, template
         self._with_groups = with_groups
         self._is_first = True
         self.is_stuck = False
@@ -49,13 +52,14 @@ class MessageWriter:
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, output: OutputFormat, *, with_groups: bool = False
+        cls, output: OutputFormat, *, template: Template | None = None, with_groups: bool = False
     ) -> "AsyncIterator[MessageWriter]":
         """Yield a writer, with the lines before and after all messages.
 
-        `with_groups`: a table has a column for the broker group.
+        `template` is the form of each message, in the place of lines. `with_groups`: a table has a
+        column for the broker group.
         """
-        writer = cls(output, with_groups=with_groups)
+        writer = cls(output, template=template, with_groups=with_groups)
         if output is OutputFormat.TABLE:
             heads = {name: name for name in _WIDTHS if with_groups or name != "broker_group"}
             await writer._put(encoded(_table_line(heads)))
@@ -71,6 +75,10 @@ class MessageWriter:
 
     def _encoded(self, messages: "Sequence[Message]") -> bytes:
         bodies = (plain_body(one)[0] for one in messages)
+        if self._template is not None:
+            data = b"".join(map(self._template.render, messages, bodies))
+            text = data.decode("utf-8", "backslashreplace") if sys.stdout.isatty() else None
+            return data if text is None else encoded(shown_lines(text))
         match self._output:
             case OutputFormat.LINES if sys.stdout.isatty():
                 texts = (body.decode("utf-8", "backslashreplace") for body in bodies)

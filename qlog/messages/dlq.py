@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qlog import names
 from qlog.broker_groups import broker_group_option
 from qlog.command_decorators import Printout, cluster_command, printed
 from qlog.connection import ask, server_option
@@ -28,7 +29,7 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @click.option(
     "--from", "offset", type=click.IntRange(min=0), default=0, help="From this offset on."
 )
@@ -79,7 +80,7 @@ def _row(letter: "DeadLetter") -> dict[str, object]:
 
 
 @dlq.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @click.argument("offset", metavar="OFFSET", type=click.IntRange(min=0))
 @broker_group_option
 @cluster_command
@@ -116,7 +117,7 @@ async def show(client: "Client", name: str, offset: int, group: str) -> Row:
 
 
 @dlq.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=names.groups)
 @click.option(
     "--offset", "offsets", type=click.IntRange(min=0), multiple=True, help="This dead letter."
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qlog import names
 from qlog.command_decorators import Printout, TableRows, cluster_command, printed
 from qlog.connection import ask, server_option
 from qlog.message_rows import COLUMNS, message_row, table_row, time_text
@@ -49,7 +50,7 @@ async def get(client: "Client", message_id: str) -> Row:
 
 
 @message.command()
-@click.argument("topic", metavar="TOPIC")
+@click.argument("topic", metavar="TOPIC", shell_complete=names.topics)
 @click.option("--key", required=True, help="The key that messages were sent with.")
 @click.option("--since", type=TIME, metavar="TIME", help="Stored at this time or later.")
 @click.option("--before", type=TIME, metavar="TIME", help="Stored before this time.")

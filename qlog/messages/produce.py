@@ -8,14 +8,16 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from qlog import names
 from qlog.broker_groups import QUEUE, QueueName
 from qlog.connection import (
     StopSignals,
+    call_timeout_ms,
     connected,
     propose,
     run,
@@ -24,6 +26,7 @@ from qlog.connection import (
     until,
 )
 from qlog.messages.produce_input import InputFormat, InputMessage, messages, opened
+from qlog.messages.template import Template
 from qlog.output import Format, output_option, print_record
 from qlog.parsed import Parsed, parse_duration, parse_time
 from qlog.progress import Show, progress_bars
@@ -54,9 +57,10 @@ class Job:
 
     topic: str
     source: str
-    input_format: str
-    key_separator: str | None
+    input_format: InputFormat | Template
+    key: str | None
     tag: str | None
+    properties: dict[str, str]
     queue: QueueName | None
     delay: float | None
     level: int | None
@@ -69,7 +73,9 @@ class Job:
         names = ("delay", "level", "deliver_at")
         wish = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         place = {} if self.queue is None else self.queue._asdict()
-        return InputMessage(b"", tag=self.tag, wish=wish, **place)
+        return InputMessage(
+            b"", key=self.key, tag=self.tag, properties=self.properties, wish=wish, **place
+        )
 
 
 @dataclass(slots=True)
@@ -172,27 +178,54 @@ class Tally:
         }
 
 
+def _format(text: str) -> InputFormat | Template:
+    if "%" in text:
+        return Template.parse_input(text)
+    if text not in [one.value for one in InputFormat]:
+        raise ValueError(f"{text!r} is none of lines, jsonl, raw, and no template such as '%k:%s'")
+    return InputFormat(text)
+
+
+def _properties(
+    _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
+) -> dict[str, str]:
+    pairs = [one.partition("=") for one in given]
+    for name, equals, _ in pairs:
+        if not (name and equals):
+            raise click.BadParameter(f"{name!r} is not NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
 _DURATION = Parsed("duration", lambda text: parse_duration(text) / 1000)
 _TIME = Parsed("time", lambda text: parse_time(text) / 1000)
 
 
 @click.command()
-@click.argument("topic", metavar="TOPIC")
+@click.argument("topic", metavar="TOPIC", shell_complete=names.topics)
 @click.option(
     "-f", "--file", "source", default="-", show_default=True, help="Input file, or - for stdin."
 )
 @click.option(
     "--format",
     "input_format",
-    type=click.Choice([f.value for f in InputFormat]),
+    metavar="lines|jsonl|raw|TEMPLATE",
+    type=Parsed("format", _format),
     default=InputFormat.LINES.value,
     show_default=True,
-    help="lines: each line a body. jsonl: each line a JSON object. raw: all one message.",
+    help="lines: each line a body. jsonl: each line a JSON object. raw: all one message. Or the "
+    "form of each line, as '%k:%s': %k key, %s or %v body, %g tag, %p queue.",
 )
+@click.option("--key-separator", metavar="TEXT", help="The same as --format '%kTEXT%s'.")
+@click.option("--key", help="Key of each message without one.")
+@click.option("--tag", help="Tag of each message without one.")
 @click.option(
-    "--key-separator", metavar="TEXT", help="In a line, the text before this one is the key."
+    "--property",
+    "properties",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_properties,
+    help="Property of each message that has none of this name; may be given again.",
 )
-@click.option("--tag", help="Tag of each message that names none itself.")
 @click.option(
     "--queue",
     type=QUEUE,
@@ -213,7 +246,7 @@ _TIME = Parsed("time", lambda text: parse_time(text) / 1000)
 )
 @server_option
 @output_option
-def produce(server: str | None, output: Format, **options: Any) -> int:
+def produce(server: str | None, output: Format, key_separator: str | None, **options: Any) -> int:
     """Send messages from a file or a pipe.
 
     Prints how many were acked: what has no receipt is not counted as sent. An error before anything
@@ -239,6 +272,8 @@ def produce(server: str | None, output: Format, **options: Any) -> int:
       qlog produce orders --file orders.txt
       seq 1000 | qlog produce orders -o json | jq .acked_count
       qlog produce orders --file orders.csv --key-separator ,
+      qlog produce orders --file orders.tsv --format '%k\\t%g\\t%s'
+      echo hello | qlog produce orders --key k1 --tag new --property source=shell
       qlog consume orders --until end -o jsonl | qlog produce copy --format jsonl
       qlog produce images --file cat.png --format raw
       echo 'wake up' | qlog produce alarms --delay 10m
@@ -248,8 +283,12 @@ def produce(server: str | None, output: Format, **options: Any) -> int:
     log, else with the code of the first failure (qlog --help has all), and with 130 after Ctrl-C.
     """
     job = Job(**options)
-    if job.key_separator == "" or (job.key_separator and job.input_format != InputFormat.LINES):
+    if key_separator == "" or (key_separator and job.input_format != InputFormat.LINES):
         raise click.UsageError("--key-separator is a text, and goes with --format lines")
+    if key_separator:
+        job = replace(
+            job, input_format=Template(f"%k{key_separator}%s", ("k", key_separator.encode(), "s"))
+        )
     if len(job.defaults.wish) > 1:
         raise click.UsageError("give one of --delay, --level and --deliver-at")
     return run(_produce(job, server, output))
@@ -264,10 +303,9 @@ async def _produce(job: Job, server: str | None, output: Format) -> int:
                 producer = client.producer(
                     buffer_size_bytes_max=_BUFFER_SIZE_BYTES_MAX,
                     compression=job.compression,
-                    timeout_ms=_TIMEOUT_MS,
+                    timeout_ms=call_timeout_ms(_TIMEOUT_MS),
                 )
-                form, separator = InputFormat(job.input_format), job.key_separator
-                batches = messages(fd, name=job.source, input_format=form, key_separator=separator)
+                batches = messages(fd, name=job.source, input_format=job.input_format)
                 is_complete = await _send(producer, tally, stop, show, job, batches)
             except CliError as error:  # An error of the input; sent messages are counted first.
                 reading_error = error
@@ -332,10 +370,10 @@ async def _enqueue(producer: "Producer", tally: Tally, batch: list[InputMessage]
             delivery = await producer.enqueue(
                 job.topic,
                 message.body,
-                key=message.key,
+                key=message.key if message.key is not None else defaults.key,
                 tag=message.tag if message.tag is not None else defaults.tag,
                 queue_id=message.queue_id if defaults.queue_id is None else defaults.queue_id,
-                properties=message.properties or None,
+                properties={**defaults.properties, **message.properties} or None,
                 broker_group=defaults.group,
                 **defaults.wish,
             )

@@ -1,8 +1,8 @@
 """The input of `qlog produce`: files and pipes cut into messages.
 
-Owns the three formats of the input (lines, jsonl, raw) and the reading of a descriptor without
-blocking the event loop. Must not know how messages are sent. Memory is bounded: one chunk and one
-message are held.
+Owns the formats of the input (lines, by a template or not, jsonl, raw) and the reading of a
+descriptor without blocking the event loop. Must not know how messages are sent. Memory is bounded:
+one chunk and one message are held.
 """
 
 import asyncio
@@ -11,11 +11,13 @@ import binascii
 import codecs
 import enum
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from qlog.messages.template import Template
 from quorumlog.command_errors import CliError
 from quorumlog.foreign_json import read_json
 
@@ -26,7 +28,7 @@ _JSON_KEYS = {"body", "body_encoding", "key", "tag", "queue_id", "properties"}
 
 
 class InputFormat(enum.StrEnum):
-    """The values of `--format`."""
+    """The values of `--format` beside templates."""
 
     LINES = "lines"
     JSONL = "jsonl"
@@ -80,26 +82,38 @@ class LineSplitter:
 
 
 def parse_lines(
-    lines: list[bytes], *, first_line: int, name: str, key_separator: str | None
+    lines: list[bytes], *, first_line: int, name: str, template: Template | None
 ) -> Iterator[InputMessage]:
-    """Turn lines into messages; with a separator, the text before its first occurrence is the key.
+    """Turn lines into messages, each of which is a body, or has the form of the template. A key or
+    tag that is empty is none.
 
-    Raises CliError for a line without the separator: guessing would put it into a wrong queue.
+    Raises CliError for a line of another form: guessing would put it into a wrong queue.
     """
-    if key_separator is None:
+    if template is None:
         yield from map(InputMessage, lines)
         return
-    separator = key_separator.encode()
     for number, line in enumerate(lines, first_line):
-        text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-        key, has_separator, body = text.partition(separator)
-        if not has_separator:
+        parts = template.split(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
+        where = f"line {number} of {name}"
+        if parts is None:
             raise CliError(
-                f"line {number} of {name} has no key separator {key_separator!r}",
-                "with --key-separator every line is KEY, separator, BODY",
-                "correct the line, or leave --key-separator out",
+                f"{where} has not the form {template.text!r}",
+                "every line must have what is between the parts, in this order",
+                "correct the line, or choose another --format",
             )
-        yield InputMessage(body, key=_utf8(key, number, name))
+        queue_id = parts.get("p")
+        if queue_id is not None and re.fullmatch(b"[0-9]{1,9}", queue_id) is None:
+            raise CliError(
+                f"{where} names the queue {queue_id.decode('utf-8', 'backslashreplace')!r}",
+                "%p is the number of a queue, from 0 on",
+                "correct the line, or choose another --format",
+            )
+        yield InputMessage(
+            parts["s"],
+            key=_utf8(parts.get("k", b""), "key", where) or None,
+            tag=_utf8(parts.get("g", b""), "tag", where) or None,
+            queue_id=None if queue_id is None else int(queue_id),
+        )
 
 
 def parse_json_lines(lines: list[bytes], *, first_line: int, name: str) -> Iterator[InputMessage]:
@@ -162,14 +176,14 @@ def _text_or_none(value: dict[str, Any], name: str) -> str | None:
     return text
 
 
-def _utf8(key: bytes, number: int, name: str) -> str:
+def _utf8(part: bytes, what: str, where: str) -> str:
     try:
-        return key.decode()
+        return part.decode()
     except UnicodeDecodeError as error:
         raise CliError(
-            f"the key in line {number} of {name} is no UTF-8: {error.reason}",
-            "keys are text",
-            "re-encode the file, or leave --key-separator out",
+            f"the {what} in {where} is no UTF-8: {error.reason}",
+            f"a {what} is text",
+            "re-encode the file, or choose another --format",
         ) from error
 
 
@@ -223,7 +237,7 @@ async def read_chunks(fd: int) -> AsyncIterator[bytes]:
 
 
 async def messages(
-    fd: int, *, name: str, input_format: InputFormat, key_separator: str | None
+    fd: int, *, name: str, input_format: InputFormat | Template
 ) -> AsyncIterator[list[InputMessage]]:
     """Read a descriptor to its end, as lists of messages in their order."""
     if input_format is InputFormat.RAW:
@@ -241,7 +255,8 @@ async def messages(
         first_line = splitter.line_count - len(lines) + 1
         if input_format is InputFormat.JSONL:
             return parse_json_lines(lines, first_line=first_line, name=name)
-        return parse_lines(lines, first_line=first_line, name=name, key_separator=key_separator)
+        template = input_format if isinstance(input_format, Template) else None
+        return parse_lines(lines, first_line=first_line, name=name, template=template)
 
     async for chunk in read_chunks(fd):
         for found in _until_fault(parse(splitter.feed(chunk))):

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from qlog.connection import confirm
-from qlog.output import Format, output_option, print_rows
+from qlog.command_decorators import Printout, TableRows, print_printout
+from qlog.connection import confirm, timeout_option
+from qlog.output import Format, output_option
+from qlog.parsed import Parsed, parse_duration
+from qlog.progress import lines_shown
+from qlog.watch import Condition, watched
 from quorumlog.command_errors import CliError, ExitCode, exit_code_of
 from quorumlog.standard_output import styled
 
@@ -113,7 +117,7 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
         started = cluster.start()
         with _progress() as progress:
             cluster.wait_ready(progress=progress)
-        _print_status(cluster, output)
+        print_printout(_status(cluster), {"": _STATE_COLUMNS}, output)
     if output is Format.TABLE:
         done = f"started {_count(started)}" if started else "all nodes were running already"
         click.echo(f"\n{done}; clients connect to\n  {cluster.bootstrap}\nnext:")
@@ -166,21 +170,39 @@ def purge(directory: str | None, yes: bool) -> int:
     return ExitCode.OK
 
 
+def _is_healthy(states: list[dict[str, Any]]) -> bool:
+    from deploy.local_nodes import REMOVED
+
+    return all(state["is_ready"] or state["role"] == REMOVED for state in states)
+
+
+def _is_led(states: list[dict[str, Any]]) -> bool:
+    led = {state["broker_group"] for state in states if state["role"] == "leader"}
+    return led == {state["broker_group"] for state in states}
+
+
 @local.command()
 @_dir_option
-@output_option
-def status(directory: str | None, output: Format) -> int:
+@timeout_option
+@watched(
+    {
+        "healthy": Condition("all nodes are ready", _is_healthy),
+        "leader": Condition("each broker group has one", _is_led),
+    }
+)
+def status(directory: str | None) -> Printout:
     """Show every node: whether it runs, its broker group, its role, its addresses.
 
     A node whose role is removed is no member of the cluster any more. Ends with 0 when all others
     are ready, else with 1.
-    """
-    from deploy.local_nodes import REMOVED
 
+    \b
+    Keys of -o json:
+      node_id, group, state, role, is_ready, term, leader_id, commit_index, applied_index, address,
+      peer_address, http_address, pid, directory, detail, cluster_id
+    """
     with _explained():
-        states = _print_status(_opened(directory), output)
-    is_good = all(state["is_ready"] or state["role"] == REMOVED for state in states)
-    return ExitCode.OK if is_good else ExitCode.FINDINGS
+        return _status(_opened(directory))
 
 
 @local.command()
@@ -234,14 +256,20 @@ def restart(directory: str | None, node: int | None, no_wait: bool, output: Form
             if not no_wait:
                 with _progress() as progress:
                     cluster.wait_ready(progress=progress)
-        _print_status(cluster, output)
+        print_printout(_status(cluster), {"": _STATE_COLUMNS}, output)
     return ExitCode.OK
 
 
 @local.command()
 @_dir_option
 @click.option(
-    "--timeout-ms", type=click.IntRange(0), default=120_000, show_default=True, help="How long."
+    "--timeout",
+    "timeout_ms",
+    metavar="DURATION",
+    type=Parsed("duration", parse_duration),
+    default="2m",
+    show_default=True,
+    help="How long: 500ms, 10s, 5m.",
 )
 def wait(directory: str | None, timeout_ms: int) -> int:
     """Wait until all nodes that run are ready and one leads; print the id of the leader.
@@ -347,18 +375,17 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
     return cluster
 
 
-def _print_status(cluster: "LocalCluster", output: Format) -> list[dict[str, Any]]:
+def _status(cluster: "LocalCluster") -> Printout:
     states = [dataclasses.asdict(state) for state in cluster.status()]
     for state in states:
         state["role"] = state["role"] or None
         state["detail"] = state["detail"] or None
         state["cluster_id"] = cluster.cluster_id
-    columns = _TABLE_COLUMNS if output is Format.TABLE else _STATE_COLUMNS
-    if output is Format.TABLE and len(cluster.groups) > 1:
-        columns = ("broker_group", *columns)
-    rows = [{name: state[name] for name in columns} for state in states]
-    print_rows(rows, output, columns=columns)
-    return states
+    rows = [{name: state[name] for name in _STATE_COLUMNS} for state in states]
+    columns = ("broker_group", *_TABLE_COLUMNS) if len(cluster.groups) > 1 else _TABLE_COLUMNS
+    table = [TableRows(columns, [{name: state[name] for name in columns} for state in states])]
+    code = ExitCode.OK if _is_healthy(rows) else ExitCode.FINDINGS
+    return Printout(rows, table=table, exit_code=code)
 
 
 def _count(nodes: list[int]) -> str:
@@ -388,9 +415,10 @@ def cli_error(error: "LocalError") -> CliError:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that overwrites a line on a terminal's stderr; elsewhere it does nothing."""
+    """Yield a function that overwrites a line on a terminal's stderr; elsewhere it writes lines."""
     if not sys.stderr.isatty():
-        yield lambda _text: None
+        with lines_shown() as say:
+            yield say
         return
 
     def show(text: str) -> None:

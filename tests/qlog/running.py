@@ -52,12 +52,12 @@ class Qlog:
         path.write_text(text)
         assert self.json("produce", topic, "--file", path, *options)["complete"] is True
 
-    def start(self, *arguments: object) -> "subprocess.Popen[bytes]":
-        """Start a command as a process with pipes."""
+    def start(self, *arguments: object, stdout: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
+        """Start a command as a process with pipes, or with another stdout."""
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *map(str, arguments)],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             env={**os.environ, SERVER_VARIABLE: self.nodes.bootstrap},
         )

@@ -15,6 +15,7 @@ from node.config.settings import Settings
 from node.peers.security import tls
 from qlog.cluster import config_files
 from qlog.messages.produce_input import parse_json_lines, parse_lines
+from qlog.messages.template import Template
 from qlog.rocketmq.source import access_of
 from qlog.server.authority import Authority
 from quorumlog.cluster.tls import ClientTls
@@ -47,7 +48,9 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "lines": (
         "key=body",
         lambda file: list(
-            parse_lines([file.read_bytes()], first_line=1, name="f", key_separator="=")
+            parse_lines(
+                [file.read_bytes()], first_line=1, name="f", template=Template.parse_input("%k=%s")
+            )
         ),
     ),
     "lines of JSON": (

@@ -75,15 +75,16 @@ def test_tls_needs_a_certificate_with_its_key(
 ) -> None:
     for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE):
         monkeypatch.delenv(name, raising=False)
-    assert tls_files().credentials() is None
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert tls_files(None).credentials() is None
     for name in (CERTIFICATE_VARIABLE, KEY_VARIABLE):
         with monkeypatch.context() as only:
             only.setenv(name, str(tmp_path / "a.pem"))
             with pytest.raises(CliError, match="only one of"):
-                tls_files()
+                tls_files(None)
     monkeypatch.setenv(CA_VARIABLE, str(tmp_path / "none.pem"))
     with pytest.raises(FileNotFoundError):
-        tls_files().credentials()
+        tls_files(None).credentials()
 
 
 def test_irreversible_commands_need_a_yes_without_a_terminal() -> None:
@@ -207,3 +208,36 @@ def test_commands_that_are_run_without_the_top_level_take_the_variable(
     monkeypatch.setenv(TRANSPORT_VARIABLE, "pigeon")
     with pytest.raises(InvalidRequestError, match="transport is 'pigeon'; use one of auto, framed"):
         transport()
+
+
+# How long a command looks for a cluster.
+
+
+class _Looked(Exception):  # noqa: N818 - It ends the command where it would connect.
+    pass
+
+
+@pytest.mark.parametrize(
+    ("words", "connect_ms", "timeout_ms"),
+    [
+        ("topic list", 2_000, 10_000),
+        ("topic list --timeout 1m", 2_000, 60_000),
+        ("topic list --timeout 500ms", 500, 500),
+        ("top --once", 2_000, 10_000),
+        ("bench consume", 2_000, 30_000),
+        ("pipeline latency --topic x", 2_000, 10_000),
+    ],
+)
+def test_a_command_looks_two_seconds_for_a_node(
+    monkeypatch: pytest.MonkeyPatch, words: str, connect_ms: int, timeout_ms: int
+) -> None:
+    given: dict[str, object] = {}
+
+    def connect(_addresses: str, **options: object) -> None:
+        given.update(options)
+        raise _Looked
+
+    monkeypatch.setattr("quorumlog.connect", connect)
+    result = CliRunner().invoke(main, [*words.split(), "-s", "127.0.0.1:1"], prog_name="qlog")
+    assert "_Looked" in result.stderr
+    assert (given["connect_timeout_ms"], given["timeout_ms"]) == (connect_ms, timeout_ms)

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from node.errors.reference import error_classes
 from qlog import COMMANDS, CliError, ExitCode, LazyGroup, main
 from quorumlog.errors import QuorumlogError
+from quorumlog.local_cluster import CAUSES
 from quorumlog.version import __version__
 
 
@@ -194,7 +195,11 @@ def test_an_error_is_one_json_document_with_the_same_words() -> None:
 
 def test_explain_has_the_page_of_each_code_and_the_exit_code_of_its_errors() -> None:
     codes = {kind.code for kind in error_classes()}
-    codes |= {QuorumlogError.code, *(kind.code for kind in QuorumlogError.__subclasses__())}
+    codes |= {
+        *CAUSES,
+        QuorumlogError.code,
+        *(kind.code for kind in QuorumlogError.__subclasses__()),
+    }
     for code in codes:
         result = CliRunner().invoke(main, ["explain", code, "-o", "json"], prog_name="qlog")
         found = json.loads(result.stdout)

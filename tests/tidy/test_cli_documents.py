@@ -42,6 +42,13 @@ def test_the_page_is_current() -> None:
     assert repository.text("docs/cli.md") == page(), "run: python -m qlog.reference > docs/cli.md"
 
 
+def test_options_of_many_commands_are_told_once() -> None:
+    text = page()
+    assert text.count("How to print it; wide folds no table.") == 1
+    assert text.count("Show this message and exit.") == 1
+    assert "\nAlso: --server, --output\n" in text
+
+
 def test_generated_code_is_current() -> None:
     """`python -m deploy.generate_pb` would change nothing."""
     assert is_current(), "run python -m deploy.generate_pb and commit quorumlog/pb"

@@ -279,7 +279,7 @@ def test_planted_settings_are_found() -> None:
         ("echo x | qlog produce a -f - && qlog local stop  # --why", []),
         ("$ qlog cluster status --server a:1", []),
         ("qlog topic make a", ["qlog topic has no command make"]),
-        ("echo x | qlog produce a --key k", ["qlog produce has no option --key"]),
+        ("echo x | qlog produce a --kye k", ["qlog produce has no option --kye"]),
         ("qlog nothing", ["qlog has no command nothing"]),
         ("see --key", []),
     ],

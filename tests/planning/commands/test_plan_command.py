@@ -38,6 +38,10 @@ def test_a_plan_has_figures_with_formulas() -> None:
     assert by_name["host_count"]["value"] % 3 == 0
     assert answer["broker_group_bottleneck"] in by_name
     table = qlog("plan", *SAFE)
+    assert table.stdout.startswith(f"answer            {answer['answer']}\n")
+    hosts, groups = (f"{by_name[f'{one}_count']['value']:.0f} {one}s" for one in ("host", "group"))
+    assert f"20,000 msg/s of 1,024 B, kept for 1 h, need {hosts} (by" in answer["answer"]
+    assert f") with {groups} of 3 nodes" in answer["answer"]
     for figure in by_name:
         assert figure in table.stdout
     assert "note: nothing was measured" in table.stderr
@@ -53,6 +57,7 @@ def test_option_that_is_missing_is_named(words: tuple[str, ...], missing: str) -
 
 def test_a_warning_is_a_finding() -> None:
     answer = qlog_json("plan", *SAFE, "--failures", "2", code=1)
+    assert answer["answer"].endswith("; 1 warning says why not to build it as it stands")
     assert ["2 failures cannot" in warning for warning in answer["warnings"]] == [True]
     assert "\nwarning: 2 failures cannot" in qlog("plan", *SAFE, "--failures", "2", code=1).stdout
 

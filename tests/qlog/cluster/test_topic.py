@@ -1,10 +1,16 @@
 """`qlog topic`, `qlog group` and `qlog message` against a cluster of real processes."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
+from qlog.connection import SERVER_VARIABLE
 from quorumlog import sync
-from tests.qlog.running import Qlog
+from tests.qlog.running import PROGRAM, Qlog
 
 
 def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
@@ -135,3 +141,24 @@ def test_sizes_of_messages_are_shown(qlog: Qlog, tmp_path: Path, topic: str) -> 
     assert sizes["record_count"] == sum(b["record_count"] for b in sizes["buckets"]) == 3
     assert 91 < sizes["mean_size_bytes"] < 256
     assert "mean_size_bytes" in qlog("topic", "stats", topic).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "name"), [("topic describe", None), ("cluster drain", "2")], ids=["topics", "nodes"]
+)
+def test_a_shell_completes_names_of_the_cluster_and_is_silent_without_one(
+    qlog: Qlog, topic: str, words: str, name: str | None
+) -> None:
+    expected = name or topic
+    typed = {
+        "_QLOG_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"qlog {words} {expected[:-1]}",
+        "COMP_CWORD": "3",
+    }
+    program = [sys.executable, "-c", PROGRAM]
+    for server, shown in ((qlog.nodes.bootstrap, f"plain,{expected}\n"), ("127.0.0.1:1", "")):
+        environment = {**os.environ, **typed, SERVER_VARIABLE: server}
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+        assert shown in done.stdout
+        assert bool(shown) == bool(done.stdout.strip())
+        assert done.stderr == ""

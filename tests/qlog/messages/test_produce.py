@@ -4,6 +4,8 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from qlog.messages.produce import COMPRESSIONS
 from quorumlog import sync
 from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT
@@ -108,6 +110,40 @@ def test_raw_and_options_for_all_messages(qlog: Qlog, tmp_path: Path, topic: str
     assert qlog.json("consume", topic, "--until", "end")[0]["tag"] == "all"
 
 
+def test_a_template_reads_and_writes_the_parts_of_messages(
+    qlog: Qlog, tmp_path: Path, topic: str
+) -> None:
+    path = write(tmp_path, b"k1\tnew;a:b\n\t;100%\n")
+    send = ("produce", topic, "--key", "spare", "--property", "a=b", "--property", "c=d")
+    qlog(*send, "--file", path, "--format", r"%k\t%g;%s\n")
+    qlog(*send, "--file", write(tmp_path, b"last"))
+    read = ("consume", topic, "--until", "end", "--format")
+    shown = qlog(*read, r"%t/%p:%o [%k,%K] %g %v %V %h%%\x00\n").stdout.replace(topic, "t")
+    assert shown.splitlines() == [
+        "t/0:0 [k1,2] new a:b 3 a=b,c=d%\0",
+        "t/0:1 [spare,5]  100% 4 a=b,c=d%\0",
+        "t/0:2 [spare,5]  last 4 a=b,c=d%\0",
+    ]
+    assert qlog(*read, "%d%m").stdout.startswith("1")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("consume t --format %q", "'%q' means nothing"),
+        ("consume t --format %s -o json", "without -o"),
+        ("produce t --format %k%s", "nothing between two parts"),
+        ("produce t --format %k:%o", "needs %s, and may have"),
+        ("produce t --format liens", "'liens' is none of lines"),
+        ("produce t --property a", "'a' is not NAME=VALUE"),
+    ],
+)
+def test_a_template_that_makes_no_sense_is_refused_at_once(
+    qlog: Qlog, words: str, says: str
+) -> None:
+    assert says in qlog(*words.split(), code=2).stderr
+
+
 def test_compressed_bodies_take_less_and_come_back_whole(
     qlog: Qlog, tmp_path: Path, topic: str
 ) -> None:
@@ -150,7 +186,7 @@ def test_a_failure_is_counted_and_ends_the_reading(qlog: Qlog, tmp_path: Path, t
 def test_a_bad_line_stops_it_after_the_good_ones(qlog: Qlog, tmp_path: Path, topic: str) -> None:
     path = write(tmp_path, b"a=1\nb=2\nbad\n")
     send = ("produce", topic, "--file", path, "--key-separator", "=")
-    assert f"line 3 of {path} has no key separator '='" in qlog(*send, code=3).stderr
+    assert f"line 3 of {path} has not the form '%k=%s'" in qlog(*send, code=3).stderr
     assert message_count(qlog, topic) == 2
     path.write_bytes(b"\xff=1\n")
     result = qlog(*send, code=3)

@@ -19,23 +19,19 @@ from qlog.messages.produce_input import (
     opened,
     read_chunks,
 )
+from qlog.messages.template import Template
 from quorumlog.command_errors import CliError
 
 
 def read(
-    path: Path, input_format: str = "lines", key_separator: str | None = None
+    path: Path, input_format: InputFormat | Template = InputFormat.LINES
 ) -> tuple[list[InputMessage], CliError | None]:
     """All messages of a file, and the error that ended it."""
     read_messages: list[InputMessage] = []
 
     async def act() -> None:
         with opened(str(path)) as fd:
-            async for batch in messages(
-                fd,
-                name=path.name,
-                input_format=InputFormat(input_format),
-                key_separator=key_separator,
-            ):
+            async for batch in messages(fd, name=path.name, input_format=input_format):
                 read_messages.extend(batch)
 
     try:
@@ -68,11 +64,11 @@ def test_each_line_is_a_message_without_its_newline(tmp_path: Path) -> None:
 def test_the_key_ends_at_the_first_separator(tmp_path: Path) -> None:
     path = tmp_path / "in"
     path.write_bytes("k1::a::b\n::empty key\nschlüssel::c\n".encode())
-    messages, error = read(path, key_separator="::")
+    messages, error = read(path, Template.parse_input("%k::%s"))
     assert error is None
     assert [(m.key, m.body) for m in messages] == [
         ("k1", b"a::b"),
-        ("", b"empty key"),
+        (None, b"empty key"),
         ("schlüssel", b"c"),
     ]
 
@@ -97,15 +93,17 @@ def test_the_key_ends_at_the_first_separator(tmp_path: Path) -> None:
 def test_json_that_is_no_message_is_refused(tmp_path: Path, line: str, says: str) -> None:
     path = tmp_path / "in"
     path.write_text('{"body": "good", "queue_id": 3}\n' + line + "\n")
-    messages, error = read(path, "jsonl")
+    messages, error = read(path, InputFormat.JSONL)
     assert messages == [InputMessage(b"good", queue_id=3)]
     assert error is not None
     assert "line 2 of in is no message" in str(error)
     assert says in str(error)
 
 
-@pytest.mark.parametrize("input_format", ["lines", "raw"])
-def test_input_without_an_end_in_sight_is_refused(tmp_path: Path, input_format: str) -> None:
+@pytest.mark.parametrize("input_format", [InputFormat.LINES, InputFormat.RAW])
+def test_input_without_an_end_in_sight_is_refused(
+    tmp_path: Path, input_format: InputFormat
+) -> None:
     path = tmp_path / "in"
     path.write_bytes(b"x" * (MESSAGE_SIZE_BYTES_MAX + 1))
     messages, error = read(path, input_format)

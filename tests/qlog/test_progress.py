@@ -1,0 +1,55 @@
+"""The progress of long commands where no terminal shows a bar, and on one."""
+
+import io
+import sys
+import threading
+
+import pytest
+
+from qlog import progress
+from tests.patience import PATIENCE_S
+
+
+class _Lines(io.StringIO):
+    """A stderr that is no terminal, and knows when lines have come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = threading.Event()
+
+    def write(self, text: str) -> int:
+        if "\n" in text:
+            self.came.set()
+        return super().write(text)
+
+    def wait(self) -> str:
+        """Return the next line that begins after this call."""
+        self.truncate(self.seek(0))
+        self.came.clear()
+        assert self.came.wait(PATIENCE_S)
+        return self.getvalue()
+
+
+def test_numbers_come_as_lines_where_no_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = _Lines()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(progress, "LINE_INTERVAL_S", 0.01)
+    with progress.progress_bars() as show:
+        assert "working, after " in stderr.wait()
+        show("records", 1_200, 4_800)
+        assert "records: 1,200 of 4,800 (25%), after " in stderr.wait() + stderr.wait()
+        show("more", 7, None)
+        assert "more: 7, after " in stderr.wait() + stderr.wait()
+    with progress.progress_bars(beside_output=True) as show:
+        assert show is progress.show_nothing
+
+
+def test_a_bar_has_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with progress.progress_bars() as show:
+        show("records", 1_200, 4_800)
+        show("more", 7, None)
+    assert "1,200 of 4,800" in stderr.getvalue()
+    assert "records" in stderr.getvalue()
