@@ -51,7 +51,10 @@ class CapacityPlan:
         demand, layout, count = self.demand, self.layout, len(self.warnings)
         disk, memory = (self.figure(f"node_{of}_size_bytes").text for of in ("disk", "memory"))
         warning = "1 warning says" if count == 1 else f"{count} warnings say"
-        hosts, groups = _counted(layout.host_count, "host"), _counted(layout.group_count, "broker group")
+        hosts, groups = (
+            _counted(layout.host_count, "host"),
+            _counted(layout.group_count, "broker group"),
+        )
         return (
             f"{number(demand.peak_msgs_per_s)} msg/s of {amount(demand.body_size_bytes, 'B')}, "
             f"kept for {amount(demand.retention_s, 's')}, need {hosts} (by {layout.bottleneck}) "
