@@ -75,7 +75,7 @@ def test_the_status_and_the_digest_name_the_log(node: SingleNode) -> None:
         assert status.pid == node.process.pid
         digest = client.admin.ChainDigest(admin_pb2.ChainDigestRequest(index=-1))
         assert (digest.index, digest.term) == (status.applied_index, status.term)
-        assert digest.end_position == status.end_log_position
+        assert digest.end_log_position == status.end_log_position
         older = client.admin.ChainDigest(admin_pb2.ChainDigestRequest(index=0))
         assert older.chain_crc != digest.chain_crc
         with pytest.raises(grpc.RpcError) as caught:

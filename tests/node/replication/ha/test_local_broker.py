@@ -66,7 +66,7 @@ def broker(
     state = master()
     state.role, state.replica = role, state.replica._replace(**replica)
     driver = FakeDriver(state, slaves)
-    flags = {"node_id": "1", "directory": "d", "cluster_id": "c", "group": "ha"}
+    flags = {"node_id": "1", "directory": "d", "cluster_id": "c", "broker_group": "ha"}
     settings = load(None, flags, {}).settings
     machine = cast(StateMachine, Machine())
     return HaBroker(settings, "a:1", "a:2", machine, cast(HaDriver, driver)), driver
