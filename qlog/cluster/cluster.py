@@ -47,7 +47,8 @@ def cluster() -> None:
 
 
 def _is_led(status: Any) -> bool:
-    return bool(status["groups"]) and all(one["leader_id"] for one in status["groups"])
+    groups = status["broker_groups"]
+    return bool(groups) and all(one["leader_id"] for one in groups)
 
 
 @cluster.command()
