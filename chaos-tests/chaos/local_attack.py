@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import quorumlog
+from chaos.load import GROUP
 from chaos.profile import ClusterMode, Profile, ScenarioOptions
 from chaos.scenario import ALL_MODES, Scenario, ScenarioContext
 from chaos.shim import Shim, SystemCall, compile_shim
@@ -140,7 +142,8 @@ async def run(
 ) -> TrialResult:
     """Attack one node, by default the leader, and judge the clients' history.
 
-    `transport` is that of the clients here, not of the application's."""
+    The topic and the group of the clients are deleted after a trial that passed; a failed one is
+    looked into. `transport` is that of the clients here, not of the application's."""
 
     async def body(x: ScenarioContext) -> None:
         await attack(x, node if node is not None else await x.leader(), seconds)
@@ -152,4 +155,12 @@ async def run(
     topic = f"chaos-{time.time_ns():x}"
     target = Target(cluster, cluster.bootstrap)
     options = ScenarioOptions(seed, ClusterMode(cluster.replication), transport=transport)
-    return await Trial(chosen, target, options, seed, topic).run()
+    result = await Trial(chosen, target, options, seed, topic).run()
+    if result.verdict == "passed":
+        async with quorumlog.connect(cluster.bootstrap) as client:
+            await client.admin.delete_topic(topic)
+            groups = await client.admin.list_groups()
+            for group in groups:
+                if group.group == f"{GROUP}-{topic}":
+                    await client.admin.delete_group(group.group)
+    return result

@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 
 from deploy.local import LocalCluster
 from qlog import main
+from quorumlog.sync import connect
 
 
 def qlog_chaos(*arguments: str, before: tuple[str, ...] = ()) -> Result:
@@ -40,6 +41,9 @@ def test_attacks_end_with_a_verdict_and_a_whole_cluster(tmp_path: Path) -> None:
         assert refused.exit_code == 4
         again = LocalCluster.open(directory)
         again.wait_ready(node_ids=again.node_ids)
+        with connect(again.bootstrap) as client:
+            left = client.admin.list_topics(), client.admin.list_groups()
+        assert left == ([], []), "what an attack made is gone"
     finally:
         # Opened anew: the command has started another process for the node that it killed.
         LocalCluster.open(directory).stop()
