@@ -13,7 +13,6 @@ import pytest
 from deploy.local import LocalCluster
 from quorumlog import sync
 from quorumlog.command_errors import ExitCode
-from tests.patience import wait_for
 from tests.qlog.running import Qlog
 from tests.store.fsck_stores import flip, log_files
 
@@ -91,7 +90,6 @@ def test_a_copy_of_a_live_directory_shows_damage_that_a_read_has_repaired(tmp_pa
         nodes.restart(node)
         nodes.wait_ready()
         read = ("consume", "orders", "--node", node, "--until", "end")
-        assert "body CRC is" in qlog(*read, code=ExitCode.FAILED).stderr
-        wait_for("a repair", lambda: qlog(*read, code=None).exit_code == ExitCode.OK)
+        qlog(*read)  # The consumer asks again while the node fetches the entry from its peers.
         nodes.stop(node)
         assert damage(qlog, root) == []
