@@ -135,7 +135,7 @@ def _described(command: Command) -> str:
         return f"broker {command['master_id']} of {group} gets epoch {number}"
     if command["op"] == "forget_group":
         return (
-            f"group {command['group']} is forgotten and learned again: none of its brokers is near "
-            f"epoch {command['expected_epoch']}"
+            f"broker group {command['group']} is forgotten and learned again: none of its brokers "
+            f"is near epoch {command['expected_epoch']}"
         )
     return str(command["op"])

@@ -142,7 +142,7 @@ class ReportJudge:
         other than this one if that is the group of this process; the cluster must match."""
         named = command.get("group")
         if named != group:
-            problem = f"of a node of group {group!r} is about group {named!r:.80}"
+            problem = f"of a node of broker group {group!r} is about broker group {named!r:.80}"
             raise NotVouchedError(problem, "a node speaks for its own group only")
         cluster = command.get("cluster", self.cluster_id)
         if cluster != self.cluster_id:
@@ -155,7 +155,7 @@ class ReportJudge:
             problem = f"is about node {broker_id}, which is this one"
             raise NotVouchedError(problem, "it speaks for itself; correct node_id of the other")
         if broker_id not in members:
-            problem = f"is about node {broker_id}, which is no member of group {group!r} here"
+            problem = f"is about node {broker_id}, no member of broker group {group!r} here"
             remedy = "add it with 'qlog cluster members add', or to peers"
             raise NotVouchedError(problem, remedy)
 
@@ -164,7 +164,7 @@ class ReportJudge:
         broker_id = _broker_id(command)
         address = self._known().get(broker_id) if group == self._group else None
         if not address:
-            problem = f"is about broker {broker_id} of group {group!r}, for which no node vouches"
+            problem = f"is about node {broker_id} of broker group {group!r}; no node vouches for it"
             remedy = f"{_SECRET}: without one only the peers of {self._group!r} are believed"
             raise NotVouchedError(problem, remedy)
         if command["op"] == "unregister":

@@ -96,13 +96,14 @@ class GroupWatch:
             if not sight.has_master:
                 self._masterless_s[sight.name] = before.get(sight.name, now_s)
             silent_s = now_s - self._masterless_s.get(sight.name, now_s)
+            where = f"broker group {sight.name}"
             if sight.stuck:
-                problems[sight.name] = f"group {sight.name} can elect no master: {sight.stuck}"
+                problems[sight.name] = f"{where} can elect no master: {sight.stuck}"
             elif silent_s >= NO_MASTER_AFTER_MS / 1000:
                 alive = ", ".join(map(str, sorted(sight.addresses)))
                 problems[sight.name] = (
-                    f"group {sight.name} has had no master for {silent_s:.0f} s, as far as the "
-                    f"name server knows; alive: node {alive}"
+                    f"{where} has had no master for {silent_s:.0f} s, as far as the name server "
+                    f"knows; alive: node {alive}"
                 )
         for name in sorted(problems.keys() - self.problems.keys()):
             _log.warning("%s", problems[name])

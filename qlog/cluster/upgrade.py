@@ -121,8 +121,8 @@ def _group_row(name: str, nodes: list[dict[str, Any]]) -> dict[str, Any]:
 def _lines(group: dict[str, Any]) -> list[str]:
     name, level, level_max = group["broker_group"], group["level"], group["level_max"]
     if level == level_max and not group["waits_for"]:
-        return [f"group {name} works at level {level}: there is nothing to finalize"]
-    head = f"group {name} works at level {level}"
+        return [f"broker group {name} works at level {level}: there is nothing to finalize"]
+    head = f"broker group {name} works at level {level}"
     if group["waits_for"]:
         return [f"{head}; finalize waits for {what}" for what in group["waits_for"]]
     return [f"{head}; 'qlog cluster upgrade finalize' raises it to {level_max}"]

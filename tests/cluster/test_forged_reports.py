@@ -227,7 +227,7 @@ async def test_a_group_that_can_elect_nobody_is_named(tmp_path: Path) -> None:
             return all(metric_of(cluster, node, PROBLEM, group="g0") == 1 for node in alive)
 
         await asyncio.to_thread(wait_for, "the metric", is_said)
-        said = "group g0 has had no master for"
+        said = "broker group g0 has had no master for"
         servers = ",".join(cluster.address(node) for node in alive)
         words = ("nameserver", "status", "--server", servers, "-o", "json")
         shown = await asyncio.to_thread(Qlog(cluster), *words, code=1)

@@ -124,7 +124,7 @@ async def test_a_group_of_one_build_has_nothing_to_finalize(tmp_path: Path) -> N
         code, text = await asyncio.to_thread(qlog, cluster, "status")
         assert (code, text.splitlines()[-1]) == (
             0,
-            f"group g0 works at level {LEVEL}: there is nothing to finalize",
+            f"broker group g0 works at level {LEVEL}: there is nothing to finalize",
         )
         await asyncio.to_thread(cluster.kill, 3)
         code, text = await asyncio.to_thread(qlog, cluster, "status")

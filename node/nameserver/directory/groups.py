@@ -258,7 +258,7 @@ class Group:
             raise CommandRefused(
                 "epoch_too_high",
                 f"epoch {number} is above {highest}, too far from {self.epoch_highest}, the "
-                f"highest that is known of group {self.name}",
+                f"highest that is known of broker group {self.name}",
                 epoch_highest=self.epoch_highest,
             )
 
@@ -266,7 +266,7 @@ class Group:
         if (report.cluster, report.kind) != (self.cluster, self.kind):
             raise CommandRefused(
                 "wrong_group",
-                f"group {self.name} is a {self.kind} group of cluster {self.cluster}",
+                f"broker group {self.name} is a {self.kind} group of cluster {self.cluster}",
             )
         broker = self.brokers.get(report.broker_id)
         if broker is None and len(self.brokers) >= limits.broker_count_max:

@@ -46,7 +46,8 @@ def test_a_group_without_a_master_is_named_after_a_while() -> None:
     groups = case.look(1)
     assert sorted(groups) == ["ha", "raft"]
     assert groups["ha"] == (
-        "group ha has had no master for 15 s, as far as the name server knows; alive: node 1, 2, 3"
+        "broker group ha has had no master for 15 s, as far as the name server knows; "
+        "alive: node 1, 2, 3"
     )
     accepted(case.directory, ha_master(2, 2, "x"))
     assert sorted(case.look()) == ["raft"]
