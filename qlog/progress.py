@@ -90,6 +90,8 @@ def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
 
 
 def _numbers(done: float, total: float | None) -> str:
-    """Return how much is done, as 1,200 of 4,800 (25%)."""
-    share = f" of {total:,.0f} ({done / total:.0%})" if total else ""
-    return f"{done:,.0f}{share}"
+    """Return how much is done, as 1,200 of 4,800 (25%); of a share alone the percentage."""
+    if not total:
+        return f"{done:,.0f}"
+    share = f"{min(done / total, 1):.0%}"
+    return f"{done:,.0f} of {total:,.0f} ({share})" if total > 1 else share

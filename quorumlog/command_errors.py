@@ -192,7 +192,7 @@ def _explain_usage(error: click.UsageError) -> Explanation:
         names = command.list_commands(error.ctx) if isinstance(command, click.Group) else []
         do = nearest(wrong[1], options if is_option else names) + do
     # Click has its own proposals in the formatted message, of names that are loaded already.
-    what = error.message if wrong is not None else error.format_message()
+    what = error.message if wrong is not None else " ".join(error.format_message().split())
     return Explanation(what, f"the usage is: {usage}", do, ExitCode.USAGE)
 
 

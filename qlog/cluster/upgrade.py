@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qlog.cluster.node_rows import groups_of, is_down, status_rows
-from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed
+from qlog.command_decorators import Printout, TableRows, cluster_command
+from qlog.connection import confirm
 from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:
@@ -54,12 +55,13 @@ async def status(client: "Client") -> Printout:
 
 
 @upgrade.command()
-@confirmed("No node can go back to the build before. Finalize the upgrade?")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_command
-async def finalize(client: "Client") -> list[dict[str, Any]]:
+async def finalize(client: "Client", yes: bool) -> list[dict[str, Any]]:
     """Have each broker group work at the level of its new build. No node can go back then.
 
-    Each group refuses while a member is not connected or has an older build.
+    Each group refuses while a member is not connected or has an older build. One that works at that
+    level already stays as it is.
 
     \b
     Keys of -o json:
@@ -72,11 +74,15 @@ async def finalize(client: "Client") -> list[dict[str, Any]]:
     """
     cluster = await client.admin.cluster_status()
     nodes = _node_rows(cluster)
-    lacks = [what for name in groups_of(cluster) for what in _group_row(name, nodes)["waits_for"]]
+    groups = [_group_row(name, nodes) for name in groups_of(cluster)]
+    lacks = [what for group in groups for what in group["waits_for"]]
     if lacks:
         do = "upgrade or start these nodes, or remove them with 'qlog cluster members remove'"
         what = "the upgrade cannot be finalized"
         raise CliError(what, f"it waits for {', and for '.join(lacks)}", do, ExitCode.REFUSED)
+    if any(group["level"] != group["level_max"] for group in groups):
+        question = "No node can go back to the build before. Finalize the upgrade?"
+        confirm(question, is_confirmed=yes)
     return [
         {"broker_group": name, "level": await client.admin.finalize_upgrade(broker_group=name)}
         for name in groups_of(cluster)

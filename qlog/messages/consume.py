@@ -161,7 +161,7 @@ class Job:
     "template",
     metavar="TEMPLATE",
     type=Parsed("template", Template.parse),
-    help="Write each message in this form, as '%o %k %s\\\\n'; see below.",
+    help="Write each message in this form, as '%o %k %s\\n'; see above.",
 )
 @server_option
 @click.option(

@@ -5,9 +5,11 @@ the log, and unknown otherwise. The counts claim no more than that. The reading 
 """
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,7 @@ from qlog.messages.produce_input import InputFormat, InputMessage, messages, ope
 from qlog.messages.template import Template
 from qlog.output import Format, output_option, print_record
 from qlog.parsed import Parsed, parse_duration, parse_time
-from qlog.progress import Show, progress_bars
+from qlog.progress import Show, progress_bars, show_nothing
 from quorumlog.command_errors import CliError, ExitCode, explain
 
 if TYPE_CHECKING:
@@ -296,9 +298,16 @@ def produce(server: str | None, output: Format, key_separator: str | None, **opt
 
 async def _produce(job: Job, server: str | None, output: Format) -> int:
     tally, reading_error, began = Tally(), None, time.perf_counter()
-    with opened(job.source) as fd, stop_on_signals() as stop, progress_bars() as show:
+    with (
+        opened(job.source) as fd,
+        stop_on_signals() as stop,
+        # A bar would be drawn over what is typed.
+        nullcontext(show_nothing) if os.isatty(fd) else progress_bars() as show,
+    ):
         async with connected(server) as client:
             is_complete = False
+            if os.isatty(fd):
+                click.echo("reading messages from the terminal; Ctrl-D ends", err=True)
             try:
                 producer = client.producer(
                     buffer_size_bytes_max=_BUFFER_SIZE_BYTES_MAX,

@@ -5,6 +5,7 @@ Owns the options and the printing; the work is `deploy.local`'s.
 
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -110,9 +111,11 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
       qlog local start --rocketmq
       qlog local start -o json | jq -r '.[].address'
     """
-    from quorumlog.local_cluster import DIRECTORY_VARIABLE
+    from deploy.local import default_directory
+    from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE
 
     with _explained():
+        is_new = not os.path.exists(os.path.join(directory or default_directory(), STATE_FILE))
         cluster = _made(directory, _Given(**given))
         started = cluster.start()
         with _progress() as progress:
@@ -124,7 +127,8 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
         if "--dir" in cluster.command("status"):
             variable = f"{DIRECTORY_VARIABLE}={shlex.quote(str(cluster.directory))}"
             click.echo(f"  export {variable}    # other commands find it by this")
-        for words in ("qlog topic create orders", *map(cluster.command, ("status", "stop"))):
+        first = ("qlog topic create orders",) if is_new else ()
+        for words in (*first, *map(cluster.command, ("status", "stop"))):
             click.echo(f"  {words}")
     return ExitCode.OK
 

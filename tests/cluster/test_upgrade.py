@@ -126,6 +126,8 @@ async def test_a_group_of_one_build_has_nothing_to_finalize(tmp_path: Path) -> N
             0,
             f"broker group g0 works at level {LEVEL}: there is nothing to finalize",
         )
+        code, text = await asyncio.to_thread(qlog, cluster, "finalize", "-o", "json")
+        assert (code, json.loads(text)) == (0, [{"broker_group": "g0", "level": LEVEL}])
         await asyncio.to_thread(cluster.kill, 3)
         code, text = await asyncio.to_thread(qlog, cluster, "status")
         assert "finalize waits for node 3 to answer" in text
