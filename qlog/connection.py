@@ -24,7 +24,12 @@ from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls
 from quorumlog.command_errors import CliError, ExitCode, nearest
 from quorumlog.errors import QuorumlogError
-from quorumlog.local_cluster import default_directory, known_servers
+from quorumlog.local_cluster import (
+    CAUSES,
+    DamagedStateError,
+    default_directory,
+    known_servers,
+)
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -118,7 +123,15 @@ def addresses(server: str | None) -> str:
 
 
 def _local_servers() -> str | None:
-    known = known_servers()
+    try:
+        known = known_servers()
+    except DamagedStateError as error:
+        raise CliError(
+            f"{error} is not what 'qlog local' wrote",
+            CAUSES["local.damaged"],
+            "name another cluster with --server, or see 'qlog local status'",
+            code="local.damaged",
+        ) from error
     if known is None or known.is_running:
         return None if known is None else known.addresses
     with suppress(OSError), socket.create_connection(("127.0.0.1", DEFAULT_PORT), _LOOK_S):

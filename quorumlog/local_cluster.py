@@ -49,17 +49,24 @@ class LocalServers(NamedTuple):
     """Whether a node of it runs."""
 
 
+class DamagedStateError(Exception):
+    """The file of the local cluster is not what `qlog local` wrote; its path."""
+
+
 def known_servers() -> LocalServers | None:
-    """Return the cluster in the default directory; None: there is none."""
+    """Return the cluster in the default directory; None: there is none.
+
+    Raises DamagedStateError: commands must not go to another cluster then."""
     try:
-        state = json.loads((default_directory() / STATE_FILE).read_text("utf-8"))
+        path = default_directory() / STATE_FILE
+        state = json.loads(path.read_text("utf-8"))
         nodes = state["nodes"].values()
         is_up = any(node["pid"] and is_running(node["pid"], node["started"]) for node in nodes)
         return LocalServers(",".join(f"{n['host']}:{n['address_port']}" for n in nodes), is_up)
     except (FileNotFoundError, RuntimeError):  # Without a home there is no such cluster either.
         pass
-    except (AttributeError, ValueError, KeyError, TypeError):  # Damaged: `qlog local` says so.
-        pass
+    except (AttributeError, ValueError, KeyError, TypeError) as error:
+        raise DamagedStateError(str(path)) from error
     return None
 
 

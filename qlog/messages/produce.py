@@ -316,6 +316,8 @@ async def _produce(job: Job, server: str | None, output: Format) -> int:
                 )
                 batches = messages(fd, name=job.source, input_format=job.input_format)
                 is_complete = await _send(producer, tally, stop, show, job, batches)
+                if is_complete and not tally.taken_count:
+                    await client.admin.describe_topic(job.topic)  # No send has looked for it.
             except CliError as error:  # An error of the input; sent messages are counted first.
                 reading_error = error
             if tally.first_error is not None:

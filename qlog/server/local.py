@@ -255,7 +255,16 @@ def restart(directory: str | None, node: int | None, no_wait: bool, output: Form
     """Stop and start nodes in turn, so that the cluster continues to serve."""
     with _explained():
         cluster = _opened(directory)
-        for one in cluster.node_ids if node is None else (node,):
+        chosen = cluster.node_ids if node is None else (node,)
+        stopped = [one for one in chosen if not cluster.is_alive(one)]
+        if stopped:  # First, since the others may have no majority without them.
+            cluster.start(*stopped)
+            if not no_wait:
+                with _progress() as progress:
+                    cluster.wait_ready(progress=progress)
+        for one in chosen:
+            if one in stopped:
+                continue
             cluster.restart(one)
             if not no_wait:
                 with _progress() as progress:
@@ -342,8 +351,8 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
             raise
         return LocalCluster.create(
             root,
-            given.nodes or 3,
-            groups=given.broker_groups or 1,
+            3 if given.nodes is None else given.nodes,
+            groups=1 if given.broker_groups is None else given.broker_groups,
             flush=given.flush or "sync",
             replication=given.replication or "raft",
             base_port=given.port,

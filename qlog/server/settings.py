@@ -38,11 +38,11 @@ def _help(name: str, hidden: bool) -> dict[str, Any]:
 
 
 def as_cli_error(error: ConfigError, exit_code: ExitCode = ExitCode.FAILED) -> CliError:
-    """Return the three lines: each wrong setting is a line of the second."""
+    """Return the three lines: the second has every wrong setting."""
     head, *rest = str(error).splitlines()
     return CliError(
         what=head,
-        why="\n       ".join(line.strip() for line in rest),
+        why="; ".join(line.strip() for line in rest),
         do="correct them; docs/configuration.md lists every setting",
         exit_code=exit_code,
     )

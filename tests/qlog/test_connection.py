@@ -27,6 +27,7 @@ from qlog.connection import (
 )
 from qlog.transport import TRANSPORT_VARIABLE, transport, transport_option
 from quorumlog.errors import InvalidRequestError
+from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE
 from tests.patience import PATIENCE_S
 
 
@@ -241,3 +242,11 @@ def test_a_command_looks_two_seconds_for_a_node(
     result = CliRunner().invoke(main, [*words.split(), "-s", "127.0.0.1:1"], prog_name="qlog")
     assert "_Looked" in result.stderr
     assert (given["connect_timeout_ms"], given["timeout_ms"]) == (connect_ms, timeout_ms)
+
+
+def test_a_damaged_file_of_the_local_cluster_leads_to_no_other_one(tmp_path: Path) -> None:
+    (tmp_path / STATE_FILE).write_text("{")
+    environment = {DIRECTORY_VARIABLE: str(tmp_path), SERVER_VARIABLE: None}
+    result = CliRunner().invoke(main, ["topic", "list"], env=environment, prog_name="qlog")
+    assert result.exit_code == 3, result.output
+    assert "local.json is not what 'qlog local' wrote" in result.stderr

@@ -177,6 +177,7 @@ def test_a_failure_is_counted_and_ends_the_reading(qlog: Qlog, tmp_path: Path, t
     assert "skip the first 1 messages" in failure["do"]
 
     near = topic.replace("counted", "countd")
+    assert not qlog("produce", near, "--file", write(tmp_path, b""), code=4).stdout
     result = qlog("produce", near, "--file", write(tmp_path, b"a\n" * 3), code=4)
     what, _why, do = result.stderr.splitlines()
     assert (result.stdout, what) == ("", f"error: nothing was sent: topic {near!r} does not exist")
