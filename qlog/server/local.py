@@ -4,6 +4,7 @@ Owns the options and the printing; the work is `deploy.local`'s.
 """
 
 import dataclasses
+import fcntl
 import json
 import os
 import shlex
@@ -115,9 +116,10 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
     from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE
 
     with _explained():
-        is_new = not os.path.exists(os.path.join(directory or default_directory(), STATE_FILE))
-        cluster = _made(directory, _Given(**given))
-        started = cluster.start()
+        with _alone(directory or default_directory()):
+            is_new = not os.path.exists(os.path.join(directory or default_directory(), STATE_FILE))
+            cluster = _made(directory, _Given(**given))
+            started = cluster.start()
         with _progress() as progress:
             cluster.wait_ready(progress=progress)
         print_printout(_status(cluster), {"": _STATE_COLUMNS}, output)
@@ -337,6 +339,24 @@ class _Given(NamedTuple):
     replication: str | None
     rocketmq: bool | None
     setting: dict[str, object] | None
+
+
+@contextmanager
+def _alone(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Have one command at a time make and start a cluster: two of them would make two in one place.
+
+    The lock is on the nearest directory above that is there."""
+    from pathlib import Path
+
+    place = Path(directory).absolute().parent
+    while not place.is_dir():
+        place = place.parent
+    held = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _made(directory: str | None, given: _Given) -> "LocalCluster":
