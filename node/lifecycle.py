@@ -19,7 +19,7 @@ import structlog
 
 from node.config.settings import Settings
 from node.config.start_advice import mode_of, told
-from node.errors.common import NewerLevelError, NodeError
+from node.errors.common import NewerLevelError, NodeError, UnknownCommandError
 from node.node import Node
 from node.peers.security.tls import TlsFileError
 from node.replication.ha.assembly import build_ha
@@ -87,7 +87,7 @@ def run(settings: Settings) -> int:
 def exit_code_of(error: Exception) -> int:
     """Return the exit code for an error at start."""
     match error:
-        case TlsFileError() | GroupChangedError() | NewerLevelError():
+        case TlsFileError() | GroupChangedError() | NewerLevelError() | UnknownCommandError():
             return EXIT_BAD_CONFIG
         case CorruptionError() | LayoutError() | DerivedFileError() | SnapshotNeededError():
             return EXIT_BAD_DATA

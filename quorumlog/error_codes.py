@@ -42,7 +42,7 @@ CODES: dict[str, tuple[str, str, str, str]] = {
     'node.limit_exceeded': ('INVALID_ARGUMENT', 'no', 'not applied', 'A transaction has more messages than its limit. No message was stored.'),
     'node.limit_reached': ('RESOURCE_EXHAUSTED', 'no', 'not applied', 'The cluster holds the maximum of something. The state is unchanged.'),
     'node.message_not_found': ('NOT_FOUND', 'no', 'not applied', 'No committed message has this id; it may have expired.'),
-    'node.newer_level': ('INTERNAL', 'no', 'not applied', 'The group works at a level that this build does not have, since an upgrade was finalized. The node must stop; nothing on its disk changed.'),
+    'node.newer_level': ('INTERNAL', 'no', 'not applied', 'The group works at a level that this build does not have, since an upgrade was finalized. The node must stop; its log and state stay as they are.'),
     'node.no_such_offset': ('NOT_FOUND', 'no', 'not applied', 'The queue has no message at this offset: the message has expired, or is still to come.'),
     'node.not_applied': ('ABORTED', 'yes', 'not applied', "Another leader's entry replaced this one, so it was never committed. Send it again."),
     'node.not_leader': ('UNAVAILABLE', 'yes', 'not applied', 'Only the leader answers this call, and this node does not lead. The call had no effect.'),

@@ -455,7 +455,7 @@ class UnknownCommandError(NodeError):
 
 class NewerLevelError(NodeError):
     """The group works at a level that this build does not have, since an upgrade was finalized. The
-    node must stop; nothing on its disk changed."""
+    node must stop; its log and state stay as they are."""
 
     code = "node.newer_level"
     text = (

@@ -345,12 +345,14 @@ class _Given(NamedTuple):
 def _alone(directory: str | os.PathLike[str]) -> Iterator[None]:
     """Have one command at a time make and start a cluster: two of them would make two in one place.
 
-    The lock is on the nearest directory above that is there."""
+    The lock is on the nearest directory above that is there and can be read."""
     from pathlib import Path
 
-    place = Path(directory).absolute().parent
-    while not place.is_dir():
-        place = place.parent
+    above = Path(directory).absolute().parents
+    place = next((one for one in above if os.access(one, os.R_OK)), None)
+    if place is None:
+        yield
+        return
     held = os.open(place, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -4,6 +4,8 @@ import contextlib
 import json
 import shlex
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from store.errors import StoreFullError
 from tests.loopback import host_and_port
 from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient
 from tests.node.processes import connected, typed_error
-from tests.patience import wait_for
+from tests.patience import PATIENCE_S, wait_for
 from tests.store.listing import SMALL_BYTES, disk_size_bytes
 
 pytestmark = pytest.mark.usefixtures("nodes_started_by_name")
@@ -266,3 +268,16 @@ def test_a_cluster_without_a_running_node_is_not_waited_for(tmp_path: Path) -> N
     cluster = LocalCluster.create(tmp_path / "c", 3)
     with pytest.raises(LocalError, match="no node runs"):
         cluster.wait_ready()
+
+
+def test_starts_at_once_make_one_cluster(tmp_path: Path) -> None:
+    """The second one finds the cluster of the first, with its nodes."""
+    start = [sys.executable, "-P", "-m", "qlog", "local", "start", "--nodes", "1", "-o", "json"]
+    command = [*start, "--dir", str(tmp_path / "c")]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    try:
+        printed = [json.loads(one.communicate(timeout=PATIENCE_S)[0]) for one in running]
+        assert [one.returncode for one in running] == [0] * 4
+        assert len({rows[0]["pid"] for rows in printed}) == 1
+    finally:
+        LocalCluster.open(tmp_path / "c").stop()

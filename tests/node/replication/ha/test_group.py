@@ -12,9 +12,11 @@ import pytest
 
 from node.errors.common import (
     AppendTimeoutError,
+    NewerLevelError,
     NodeError,
     OutcomeUnknownError,
     SequenceReusedError,
+    UnknownCommandError,
 )
 from node.errors.ha import NotMasterError, PromotionRefusedError, PromotionTimeoutError
 from node.lifecycle import exit_code_of
@@ -307,6 +309,8 @@ def test_errors_of_a_start_have_exit_codes() -> None:
     assert exit_code_of(changed) == EXIT_BAD_CONFIG
     assert "put the old value back" in str(changed)
     assert exit_code_of(LossFileError("no list")) == EXIT_BAD_DATA
+    for too_old in (NewerLevelError(2, 1), UnknownCommandError(7)):
+        assert exit_code_of(too_old) == EXIT_BAD_CONFIG, "a supervisor that starts it again"
 
 
 def test_losses_are_kept_up_to_a_limit(tmp_path: Path) -> None:
