@@ -1,7 +1,10 @@
 """A local cluster of real nodes, through the class and through `qlog local`."""
 
 import contextlib
+import fcntl
 import json
+import os
+import re
 import shlex
 import socket
 import subprocess
@@ -270,14 +273,22 @@ def test_a_cluster_without_a_running_node_is_not_waited_for(tmp_path: Path) -> N
         cluster.wait_ready()
 
 
-def test_starts_at_once_make_one_cluster(tmp_path: Path) -> None:
-    """The second one finds the cluster of the first, with its nodes."""
-    start = [sys.executable, "-P", "-m", "qlog", "local", "start", "--nodes", "1", "-o", "json"]
-    command = [*start, "--dir", str(tmp_path / "c")]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+def test_one_start_waits_for_another_that_makes_a_cluster_there(tmp_path: Path) -> None:
+    """Two would make two clusters in one place, and forget the nodes of one of them."""
+    command = [sys.executable, "-P", "-m", "qlog", "local", "start", "--nodes", "1", "--dir"]
+    held = os.open(tmp_path, os.O_RDONLY)
     try:
-        printed = [json.loads(one.communicate(timeout=PATIENCE_S)[0]) for one in running]
-        assert [one.returncode for one in running] == [0] * 4
-        assert len({rows[0]["pid"] for rows in printed}) == 1
+        fcntl.flock(held, fcntl.LOCK_EX)
+        waiter = re.compile(rf"-> FLOCK .*:{os.fstat(held).st_ino} ")
+        start = subprocess.Popen(
+            [*command, "--dir", str(tmp_path / "c")], stdout=subprocess.DEVNULL
+        )
+        wait_for(
+            "the start to wait",
+            lambda: waiter.search(Path("/proc/locks").read_text()) or start.poll() is not None,
+        )
+        assert not (tmp_path / "c").exists()
     finally:
-        LocalCluster.open(tmp_path / "c").stop()
+        os.close(held)
+    assert start.wait(PATIENCE_S) == 0
+    LocalCluster.open(tmp_path / "c").stop()
