@@ -280,9 +280,7 @@ def test_one_start_waits_for_another_that_makes_a_cluster_there(tmp_path: Path) 
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         waiter = re.compile(rf"-> FLOCK .*:{os.fstat(held).st_ino} ")
-        start = subprocess.Popen(
-            [*command, "--dir", str(tmp_path / "c")], stdout=subprocess.DEVNULL
-        )
+        start = subprocess.Popen([*command, str(tmp_path / "c")], stdout=subprocess.DEVNULL)
         wait_for(
             "the start to wait",
             lambda: waiter.search(Path("/proc/locks").read_text()) or start.poll() is not None,
