@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -19,13 +20,37 @@ from quorumlog.command_errors import ExitCode
 from quorumlog.errors import ServerError
 from tests import missing
 from tests.cluster.conftest import running
-from tests.cluster.workload import Workload, prove
+from tests.cluster.workload import Workload, prove, read_all
 from tests.patience import eventually
 from tests.tidy.repository import ROOT
 
 BEFORE = "f0eddaca"
-"""The last commit whose build has no levels."""
+"""The last commit whose build has no levels. A release moves it to the release before."""
 PACKAGES = ("node", "raft", "store", "quorumlog")
+
+
+PROGRAM = """
+import asyncio, sys
+import quorumlog
+
+async def main():
+    async with quorumlog.connect(sys.argv[1]) as client:
+        await client.admin.create_topic("pies", queue_count=2)
+        async with client.producer() as producer:
+            for n in range(100):
+                await producer.send("pies", b"%03d" % n, key=f"k{n}")
+        for options in {"position": "first", "until": "end"}, {"group": "billing"}:
+            bodies = set()
+            async for message in client.consume("pies", **options):
+                bodies.add(message.body)
+                if len(bodies) == 100:
+                    break
+            assert bodies == {b"%03d" % n for n in range(100)}
+        print(quorumlog.__file__)
+
+asyncio.run(main())
+"""
+"""It uses names that both builds have."""
 
 
 def build_before(to: Path) -> Path:
@@ -116,6 +141,50 @@ async def test_nodes_of_two_builds_are_one_group_until_the_upgrade_is_finalized(
         for node_id in cluster.node_ids:
             status = await client.admin.node_status(node_id)
             assert (status.level, status.level_max) == (LEVEL + 1, LEVEL + 1)
+
+
+@pytest.mark.long
+async def test_clients_of_the_build_before_work_with_nodes_of_this_one(tmp_path: Path) -> None:
+    """The other direction is in the test above: its client is of this build, the nodes are not."""
+    old = build_before(tmp_path / "old")
+    async with running(tmp_path / "c") as (cluster, _):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-c", PROGRAM, cluster.bootstrap),
+            env=os.environ | of(old),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        output, _ = await process.communicate()
+    assert (process.returncode, output.decode().split()) == (
+        0,
+        [str(old / "quorumlog/__init__.py")],
+    )
+
+
+@pytest.mark.long
+async def test_an_upgrade_of_master_and_slaves_is_finalized(tmp_path: Path) -> None:
+    new = build_after(tmp_path / "new")
+    async with (
+        running(tmp_path / "c", replication="sync_master") as (cluster, client),
+        Workload(client) as work,
+    ):
+        await roll(cluster, work, new, 1, 2)
+        code, text = await asyncio.to_thread(qlog, cluster, "finalize", "--yes")
+        assert (code, "waits for node 3 to get a build" in text) == (ExitCode.REFUSED, True), text
+        await roll(cluster, work, new, 3)
+        assert await client.admin.finalize_upgrade() == LEVEL + 1
+        await work.acked(50)
+        await asyncio.to_thread(cluster.kill, 1)
+        await asyncio.to_thread(cluster.start, 1)
+        await eventually(lambda: not cluster.is_alive(1), "the older build ends")
+        assert cluster.exit_code(1) == EXIT_BAD_CONFIG
+        await asyncio.to_thread(cluster.start, 1, environment=of(new))
+        await asyncio.to_thread(cluster.wait_ready)
+        history = await work.stop()
+        numbers = await read_all(client, history, None)
+        assert history.acked <= set(numbers)
+        assert len(set(numbers)) == len(numbers)
+        for node_id in cluster.node_ids:
+            assert await read_all(client, history, node_id) == numbers
 
 
 async def test_a_group_of_one_build_has_nothing_to_finalize(tmp_path: Path) -> None:
