@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from node.broker import Broker
+from node.broker.series.series import GroupSeries, TopicSeries
 from node.contract import ReplicaStatus
 from node.framed.server import FramedServer
 from node.monitoring.http_connections import CONNECTION_COUNT_MAX, HttpConnections
@@ -248,8 +249,6 @@ BROKER: Final[Table[Broker]] = {
         lambda b: b.parked.readers.used),
     "topics": gauge("Topics of the cluster.", lambda b: len(b.context.state.topics)),
     "groups": gauge("Consumer groups of the cluster.", lambda b: len(b.context.state.groups)),
-    "group_members": gauge("Leader only: consumers that said they are alive.",
-        lambda b: b.group_members.total_count),
     "open_transactions": gauge("Neither committed nor rolled back, of the cluster.",
         lambda b: len(b.transactions.ends.table.open)),
     "open_transactions_limit": gauge("Limit of these; above it more are refused.",
@@ -304,6 +303,36 @@ BROKER: Final[Table[Broker]] = {
         lambda b: b.pop.shared.lines.room.used),
 }  # fmt: skip
 """All parts of the broker."""
+TOPICS: Final[Table[TopicSeries]] = {
+    "topic_in_messages": counter("Messages of a topic acknowledged by this node.",
+        lambda t: t.column(0), "topic"),
+    "topic_in_bytes": counter("Bytes of these records.", lambda t: t.column(1), "topic"),
+    "topic_out_messages": counter("Messages of a topic that this node gave to clients.",
+        lambda t: t.column(2), "topic"),
+    "topic_out_bytes": counter("Bytes of these records.", lambda t: t.column(3), "topic"),
+    "queue_first_offset": gauge("Leader only: first message of a queue that is kept.",
+        lambda t: t.first_offsets, "topic", "queue_id"),
+    "queue_end_offset": gauge("Leader only: offset that the next message of a queue gets.",
+        lambda t: t.end_offsets, "topic", "queue_id"),
+}  # fmt: skip
+"""Of the `metrics_topics_max` busiest topics; the topic `(other)` is all others together."""
+GROUPS: Final[Table[GroupSeries]] = {
+    "group_lag_messages": gauge("Leader only: messages that a group has not consumed.",
+        lambda g: g.lag_counts, "group", "topic"),
+    "group_lag_seconds": gauge("Leader only: age of the oldest of these; 0: none.",
+        lambda g: g.lag_s, "group", "topic"),
+    "group_members": gauge("Leader only: consumers that said they are alive.",
+        lambda g: g.member_counts, "group"),
+    "group_retries": gauge("Leader only: messages that wait to come again.",
+        lambda g: g.retry_counts, "group"),
+    "group_dead_letters": gauge("Leader only: dead letters that are kept.",
+        lambda g: g.dead_letter_counts, "group"),
+    "group_in_flight": gauge("Leader only: handed out by pop and not acknowledged.",
+        lambda g: g.in_flight_counts, "group"),
+    "producer_group_open_transactions": gauge("Leader only: neither committed nor rolled back.",
+        lambda g: g.transaction_counts, "producer_group"),
+}  # fmt: skip
+"""Of the groups with the most to do, as many as topics; the group `(other)` is all others."""
 STORE: Final[Table[StoreStats]] = {
     "append_seconds": histogram("From the call of the store to bytes in the page cache.",
         lambda s: s.put_latency),
@@ -420,6 +449,8 @@ METRICS: Final[Mapping[str, Spec[Any]]] = {
     **ROCKETMQ,
     **REMOTING,
     **BROKER,
+    **TOPICS,
+    **GROUPS,
     **STORE,
     **PASSES,
     **WARNINGS,

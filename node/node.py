@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry
 from node import metrics
 from node.broker import Broker, BrokerIdentity
 from node.broker.core.context import Context
+from node.broker.series.series import Series
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, open_rocketmq, serves_rocketmq
 from node.config.limits import PortLimits
@@ -175,6 +176,7 @@ class Node(NodeParts):
         self.replication = await self._replicate(self)
         self._make_broker()
         self.pages.add_status(self._running_status)
+        series = Series(self.broker, self.settings.metrics_topics_max)
         self.pages.add_metrics(
             Source(metrics.REPLICA, self.replication.status),
             Source(metrics.LIVES, lambda: self.lives),
@@ -184,6 +186,8 @@ class Node(NodeParts):
             ),
             Source(metrics.WARNINGS, self.warnings),
             Source(metrics.BROKER, lambda: self.broker),
+            Source(metrics.TOPICS, series.topics),
+            Source(metrics.GROUPS, series.groups),
         )
         await self._serve()
 

@@ -22,6 +22,7 @@ from node.broker.groups.members import Members
 from node.broker.groups.settings import GroupSettingsCalls
 from node.broker.pop import Pop
 from node.broker.read.lookup import Lookup
+from node.broker.read.outgoing import Outgoing
 from node.broker.read.pull import Pulls
 from node.broker.read.queries import Queries
 from node.broker.retry.dead_letters import DeadLetters
@@ -75,12 +76,13 @@ class Broker:
         self.other_groups = other_groups
         self.incarnations: Final = Incarnations(context, self.own_appends)
         self.produce = Produce(context, self.incarnations.check)
-        self.pulls: Final = Pulls(context, self.parked, self.freshness)
+        self.outgoing: Final = Outgoing(context.limits.topic_count_max)
+        self.pulls: Final = Pulls(context, self.parked, self.freshness, self.outgoing)
         self.consumed: Final = OffsetsUnderWay(
             context, self.produce, self.own_appends, self.group_members
         )
         self.transactions: Final = TransactionCalls(context, self.produce, self.own_appends)
-        self.pop: Final = Pop(context, self.own_appends, self.group_members)
+        self.pop: Final = Pop(context, self.own_appends, self.group_members, self.outgoing)
         self.delay: Final = Delay(context, self.produce, self.own_appends)
         self.retry: Final = Retry(context, self.produce, self.own_appends, self.group_members)
         self.dead_letters: Final = DeadLetters(context, self.produce, self.own_appends)

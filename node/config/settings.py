@@ -330,6 +330,14 @@ class Settings(BaseModel):
         le=1_000_000,
     )
 
+    metrics_topics_max: int = _setting(
+        200,
+        "Topics, and as many groups, that have metrics of their own, the busiest first; all others "
+        "are one. 0: none has.",
+        ge=0,
+        le=10_000,
+    )
+
     secret_file: Path | None = _setting(
         None,
         "Holds the secret that nodes prove to each other, and to the name servers of others, the "

@@ -15,6 +15,7 @@ from node.broker.groups.settings import settings_of
 from node.broker.pop.receives import Receives
 from node.broker.pop.settlement import Settlement
 from node.broker.pop.shared import RETRY_MS, PopShared, UnderWay
+from node.broker.read.outgoing import Outgoing
 from node.state.tables.pop import InFlightMessage, Window, WindowKey, earliest
 from quorumlog.pb.pop_pb2 import DescribePopRequest, DescribePopResponse
 
@@ -27,10 +28,12 @@ _BUSY_MS: Final = 50
 class Pop:
     """The calls of pop, and its LeaderWork. One per broker."""
 
-    def __init__(self, context: Context, own_appends: OwnAppends, members: Members) -> None:
+    def __init__(
+        self, context: Context, own_appends: OwnAppends, members: Members, outgoing: Outgoing
+    ) -> None:
         self._context: Final = context
         self.shared: Final = PopShared(context, own_appends, self._on_due)
-        self.receives: Final = Receives(self.shared, members)
+        self.receives: Final = Receives(self.shared, members, outgoing)
         self.settlement: Final = Settlement(self.shared)
         self.receive = self.receives.receive
         self.ack = self.settlement.ack

@@ -19,6 +19,7 @@ from node.broker.pop.shared import PopShared, UnderWay
 from node.broker.pop.take import EFFORT_MAX, Choice, ChosenMessage, ReceiveWish, Room
 from node.broker.pop.waiting_receives import ANY_QUEUE
 from node.broker.read.filters import SqlFilter, TagFilter
+from node.broker.read.outgoing import Outgoing
 from node.broker.records.delayed import split_records
 from node.errors.common import (
     AppendTimeoutError,
@@ -64,9 +65,9 @@ class _Taken(NamedTuple):
 class Receives:
     """Answers receives. One per broker."""
 
-    def __init__(self, shared: PopShared, members: Members) -> None:
+    def __init__(self, shared: PopShared, members: Members, outgoing: Outgoing) -> None:
         self._shared: Final = shared
-        self._members = members
+        self._members, self._outgoing = members, outgoing
         self._context: Final = shared.context
         self._queue_rotation = 0
         self._reserved_count = 0
@@ -340,6 +341,8 @@ class Receives:
             if table.is_newest(choice.key, given.offset, take.generation)
         ]
         self.delivered_total += len(taken)
+        size_bytes = sum(len(one.given.record) for one in taken)
+        self._outgoing.note(receive.topic, len(taken), size_bytes)
         self.redelivered_total += sum(one.given.delivery_count > 1 for one in taken)
         taken = [_Taken(key, given._replace(generation=take.generation)) for key, given in taken]
         return self._answer(receive, taken, take.visible_unix_ms, choices)

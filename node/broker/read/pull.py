@@ -13,6 +13,7 @@ from node.broker.core.freshness import Freshness
 from node.broker.core.parked_readers import ParkedReaders
 from node.broker.groups.settings import check_reader
 from node.broker.read.filters import SqlFilter, TagFilter, pull_kept
+from node.broker.read.outgoing import Outgoing
 from node.errors.common import BadRequestError
 from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb import common_pb2, log_pb2
@@ -67,8 +68,11 @@ class PulledRecords(NamedTuple):
 class Pulls:
     """Answers pulls and tails. One per broker."""
 
-    def __init__(self, context: Context, parked: ParkedReaders, freshness: Freshness) -> None:
+    def __init__(
+        self, context: Context, parked: ParkedReaders, freshness: Freshness, outgoing: Outgoing
+    ) -> None:
         self._context: Final = context
+        self._outgoing = outgoing
         self._parked = parked
         self._freshness = freshness
         self.pulls_total = self.records_total = self.size_bytes_total = 0
@@ -202,6 +206,7 @@ class Pulls:
         if result.status in (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE):
             self.records_total += result.record_count
             self.size_bytes_total += len(result.data)
+            self._outgoing.note(topic, result.record_count, len(result.data))
         elif result.max_offset == 0:  # The queue never had a message.
             status = PullStatus.OFFSET_OVERFLOW_BADLY if offset else PullStatus.OFFSET_OVERFLOW_ONE
             result = PullResult(status, 0, 0, 0)

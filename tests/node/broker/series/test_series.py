@@ -1,0 +1,81 @@
+"""Series of single topics and groups: what they say, and how many there may be."""
+
+from node.broker.series.busiest_names import REST, BusiestNames
+from node.broker.series.series import Series
+from quorumlog.pb.consumer_pb2 import HeartbeatRequest
+from quorumlog.pb.log_pb2 import PullRequest
+from quorumlog.pb.pop_pb2 import ReceiveRequest
+from tests.node.broker_fakes import Fixture, node_with
+
+
+@node_with(topics={"orders": 2})
+async def test_lag_is_what_a_group_has_not_consumed_and_how_old_it_is(node: Fixture) -> None:
+    series = Series(node.broker, 10)
+    await node.append(0, 10)
+    await node.append(0, 3, queue_id=1)
+    stored_ms = node.broker.context.stored_ms("orders", 0, 4)
+    assert stored_ms is not None
+    node.clock.now_ms = stored_ms + 5_000
+    await node.commit("g", ("orders", 0, 4), ("orders", 1, 3))
+    groups = series.groups()
+    assert groups is not None
+    assert (groups.lag_counts, groups.lag_s) == ({("g", "orders"): 6}, {("g", "orders"): 5.0})
+    await node.commit("g", ("orders", 0, 10))
+    groups = series.groups()
+    assert groups is not None
+    assert (groups.lag_counts, groups.lag_s) == ({("g", "orders"): 0}, {("g", "orders"): 0.0})
+    node.driver.lose()
+    assert series.groups() is None, "the next leader tells"
+
+
+@node_with(topics={"orders": 2})
+async def test_topics_tell_what_came_in_and_went_out_by_pull_and_pop(node: Fixture) -> None:
+    series = Series(node.broker, 10)
+    await node.append(0, 10)
+    size_bytes = node.broker.produce.size_bytes_total
+    pull = PullRequest(topic="orders", queue_id=0, max_count=4)
+    pulled = await node.broker.pull(pull)
+    receive = ReceiveRequest(topic="orders", group="p", client_id="c", max_count=6)
+    received = await node.broker.pop.receive(receive)
+    assert (pulled.record_count, len(received.deliveries)) == (4, 6)
+    topics, groups = series.topics(), series.groups()
+    assert topics is not None
+    assert groups is not None
+    ((name, row),) = topics.counters.items()
+    assert (name, row[:3]) == ("orders", (10, size_bytes, 10))
+    assert size_bytes - 10 <= row[3] <= size_bytes + 10
+    assert topics.end_offsets == {("orders", "0"): 10, ("orders", "1"): 0}
+    assert (groups.in_flight_counts, groups.member_counts) == ({"p": 6}, {"p": 1})
+
+
+@node_with(topics={f"t{n}": 20 for n in range(9)})
+async def test_series_are_bounded_and_the_busiest_have_them(node: Fixture) -> None:
+    series = Series(node.broker, 3)
+    for n in range(9):
+        await node.append(0, 10 * (n + 1), topic=f"t{n}", queue_id=19)
+        await node.commit(f"g{n}", (f"t{n}", 19, 0))
+        await node.broker.groups.heartbeat(
+            HeartbeatRequest(group=f"g{n}", client_id="c", topics=[f"t{n}"])
+        )
+    topics, groups = series.topics(), series.groups()
+    assert topics is not None
+    assert groups is not None
+    counts = {name: row[0] for name, row in topics.counters.items()}
+    assert counts == {"t6": 70, "t7": 80, "t8": 90, REST: 10 + 20 + 30 + 40 + 50 + 60}
+    assert topics.end_offsets["t8", REST] == 90
+    assert len(topics.end_offsets) == 3 * 17
+    assert groups.lag_counts == {
+        ("g6", "t6"): 70, ("g7", "t7"): 80, ("g8", "t8"): 90, (REST, REST): 210
+    }  # fmt: skip
+    assert groups.member_counts == {"g6": 1, "g7": 1, "g8": 1, REST: 6}
+    assert Series(node.broker, 0).topics() is None
+
+
+def test_the_rest_never_shrinks_when_a_name_becomes_busy() -> None:
+    """A counter that went back would look to Prometheus like a restart, and like as much again."""
+    names = BusiestNames(1)
+    assert names.counters({"a": (5,), "b": (4,)}) == {"a": (5,), REST: (4,)}
+    assert names.counters({"a": (5,), "b": (6,)}) == {"a": (5,), REST: (6,)}
+    assert names.counters({"a": (5,), "b": (106,)}) == {"b": (106,), REST: (6,)}
+    assert names.counters({"a": (7,), "b": (106,)}) == {"b": (106,), REST: (8,)}
+    assert names.counters({"a": (2,), "b": (106,)}) == {"b": (106,), REST: (10,)}, "made anew"
