@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from node.errors.common import NodeError
+from node.state.append_times import AppendTimes
 from node.state.appends import Committed, Prepared
 from node.state.command_records import StoredBatch
 from quorumlog.pb import common_pb2
@@ -26,6 +27,7 @@ class Driver(Protocol):
 
     is_ready: bool
     """Whether this node leads and has applied everything that was acknowledged before."""
+    append_times: AppendTimes
 
     @property
     def node_id(self) -> NodeId: ...

@@ -31,6 +31,7 @@ from node.runtime.accounts import ANY, Accounts, Kind
 from node.services.bounds.request_watch import SLOW_COUNT_MAX, STREAM_COUNT_MAX
 from node.services.calls import CallCounters
 from node.services.server import GrpcServer
+from node.state.append_times import AppendTimes
 from node.state.held import held_counts
 from node.state.tables.delay import DelayTable
 from store.stats import StoreStats
@@ -223,6 +224,8 @@ BROKER: Final[Table[Broker]] = {
     "acked_records": counter("Records acknowledged to clients by this node.",
         lambda b: b.produce.records_total),
     "acked_bytes": counter("Bytes of these records.", lambda b: b.produce.size_bytes_total),
+    "append_queued_seconds": histogram("Appends that waited for room before they were written.",
+        lambda b: b.produce.queued.snapshot()),
     "append_duplicates": counter("Appends that were in the log already.",
         lambda b: b.produce.duplicates_total),
     "append_busy": counter("Appends refused because too many are under way.",
@@ -303,6 +306,20 @@ BROKER: Final[Table[Broker]] = {
         lambda b: b.pop.shared.lines.room.used),
 }  # fmt: skip
 """All parts of the broker."""
+APPENDS: Final[Table[AppendTimes]] = {
+    "append_sent_seconds": histogram("Leader only: of an append, from the log of this node until "
+                                     "all that came with it was sent to the others.",
+        lambda a: a.sent.snapshot()),
+    "append_quorum_seconds": histogram("From there until enough nodes had it.",
+        lambda a: a.quorum.snapshot()),
+    "append_applied_seconds": histogram("From there until readers saw it and callers were told.",
+        lambda a: a.applied.snapshot()),
+    "append_answered_seconds": histogram("These three together.",
+        lambda a: a.answered.snapshot()),
+    "appends_slow": counter("Appends that took `slow_append_ms` or longer.",
+        lambda a: a.slow_count),
+}  # fmt: skip
+"""Where the time of appends went, by what left in one turn, after they were queued."""
 TOPICS: Final[Table[TopicSeries]] = {
     "topic_in_messages": counter("Messages of a topic acknowledged by this node.",
         lambda t: t.column(0), "topic"),
@@ -449,6 +466,7 @@ METRICS: Final[Mapping[str, Spec[Any]]] = {
     **ROCKETMQ,
     **REMOTING,
     **BROKER,
+    **APPENDS,
     **TOPICS,
     **GROUPS,
     **STORE,

@@ -10,6 +10,7 @@ replicated. Signals and exit codes belong to `node.lifecycle`.
 import asyncio
 import dataclasses
 import gc
+import logging
 import os
 import secrets
 import ssl
@@ -63,12 +64,14 @@ from node.runtime.accounts import Accounts, limits_of
 from node.runtime.background import BackgroundTasks
 from node.runtime.fail_stop import FailStop
 from node.runtime.logs.line_budget import left_out
+from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.node_file import remove_node_file, write_node_file
 from node.runtime.opening import Opening
 from node.runtime.sync_watch import SyncWatch, WatchedFileSystem
 from node.services.calls import ServedCalls
 from node.services.methods import SERVICES, handlers
 from node.services.server import GrpcServer, PortTakenError
+from node.state.append_times import AppendTimes, Stages
 from quorumlog.version import __version__
 from raft.messages import NO_NODE
 from store.errors import CorruptionError, DerivedFileError, SyncFailedError
@@ -79,6 +82,8 @@ CALL_GRACE_MS: Final = 500
 """Time for calls whose answer is on its way when the broker stops."""
 GC_THRESHOLDS: Final = (20_000, 20, 20)
 _log: Final = structlog.get_logger(component="node")
+_SLOW_INTERVAL_MS: Final = 1_000
+"""One line about slow appends in this time, with the count of those left out."""
 _stop_log: Final = structlog.get_logger(component="stopping")
 
 
@@ -118,6 +123,10 @@ class Node(NodeParts):
         self.began_s = time.monotonic()
         self._forwarding_token: Final = secrets.token_bytes(FORWARDING_TOKEN_SIZE_BYTES)
         self.pages = Pages()
+        self.append_times = AppendTimes(settings.slow_append_ms, self._on_slow_append)
+        self._slow_log: Final = RateLimitedLog(
+            logging.getLogger("node.appends"), interval_ms=_SLOW_INTERVAL_MS
+        )
         self.hurry: Final = asyncio.Event()
         """Once it is set, the stop waits neither for the drain nor for calls."""
         self._tasks: Final = BackgroundTasks("a task of the node failed")
@@ -186,6 +195,7 @@ class Node(NodeParts):
             ),
             Source(metrics.WARNINGS, self.warnings),
             Source(metrics.BROKER, lambda: self.broker),
+            Source(metrics.APPENDS, lambda: self.append_times),
             Source(metrics.TOPICS, series.topics),
             Source(metrics.GROUPS, series.groups),
         )
@@ -224,6 +234,15 @@ class Node(NodeParts):
             self.replication.on_damage(error)
         else:
             self.derived.on_damage(error)
+
+    def _on_slow_append(self, run: Stages) -> None:
+        total_ms = (run.sent_us + run.quorum_us + run.applied_us) / 1000
+        self._slow_log.warn(
+            "slow append",
+            f"{run.append_count} of it at once, {total_ms:.1f} ms: written and sent "
+            f"{run.sent_us / 1000:.1f} ms, quorum {run.quorum_us / 1000:.1f} ms, applied and "
+            f"answered {run.applied_us / 1000:.1f} ms; the last one is at {run.hi}",
+        )
 
     # --- The steps of the start ---
 

@@ -23,11 +23,11 @@ class Latencies:
         self.total_us = 0
         self.max_us = 0
 
-    def note(self, duration_us: int) -> None:
-        """Count one duration."""
+    def note(self, duration_us: int, count: int = 1) -> None:
+        """Count a duration, `count` times."""
         bucket = duration_us.bit_length()
-        self._counts[bucket if bucket < LATENCY_BUCKET_COUNT else -1] += 1
-        self.total_us += duration_us
+        self._counts[bucket if bucket < LATENCY_BUCKET_COUNT else -1] += count
+        self.total_us += duration_us * count
         if duration_us > self.max_us:  # noqa: PLR1730  Half the time of max().
             self.max_us = duration_us
 

@@ -330,6 +330,13 @@ class Settings(BaseModel):
         le=1_000_000,
     )
 
+    slow_append_ms: DurationMs = _setting(
+        500,
+        "An append that takes so long at the leader is logged with its stages, at most one line a "
+        "second. 0: none is.",
+        ge=0,
+        le=_HOUR_MS,
+    )
     metrics_topics_max: int = _setting(
         200,
         "Topics, and as many groups, that have metrics of their own, the busiest first; all others "

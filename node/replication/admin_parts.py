@@ -30,6 +30,7 @@ from node.replication.lives import NodeLives
 from node.replication.maintenance import Maintenance
 from node.runtime.fail_stop import FailStop
 from node.runtime.opening import Opening
+from node.state.append_times import AppendTimes
 from node.state.machine import StateMachine
 from node.state.tables.level import LEVEL, LevelTable
 from quorumlog.pb import admin_pb2 as pb
@@ -116,6 +117,8 @@ class NodeParts:
     """Opens the ports, and the link that its argument makes. A repeated call does nothing."""
     spawn: Callable[[Any], None]
     """Runs a coroutine as a task of the node."""
+    append_times: AppendTimes
+    """The stages of appends, while this node leads."""
     on_met: Callable[[CorruptionError | DerivedFileError], None]
     """Reacts to damage that background work met."""
     warnings: Callable[[], tuple[str, ...]]

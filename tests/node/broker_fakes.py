@@ -20,6 +20,7 @@ from node.config.limits import Limits
 from node.errors.common import NotAppliedError, NotReadyError, OutcomeUnknownError, ReadFailedError
 from node.replication.raft.receipts import raft_receipts
 from node.replication.raft.storage.log import LedgerLog
+from node.state.append_times import AppendTimes
 from node.state.appends import Committed, Prepared
 from node.state.machine import StateMachine
 from quorumlog.pb.admin_pb2 import (
@@ -66,6 +67,7 @@ class LocalDriver:
         self.leader_id: NodeId = 1
         self.no_room: StoreError | None = None
         self.is_ready = True
+        self.append_times = AppendTimes()
         self.is_holding = False
         """Entries are written and stay undecided."""
         self.is_cut_off = False

@@ -12,6 +12,7 @@ from node.peers.handshake import LinkIdentity
 from node.peers.link import PeerLink
 from node.replication.raft.driver import RaftDriver
 from node.replication.raft.storage.log import LedgerLog
+from node.state.append_times import AppendTimes
 from node.state.appends import Prepared
 from raft.config import RaftConfig
 from raft.messages import NO_INDEX, Index, InstallSnapshot, NodeId
@@ -89,6 +90,7 @@ class DriverNode(PeerFrames):
             self.link,
             no_snapshots,
             on_fatal=self.fatal.append,
+            append_times=AppendTimes(),
         )
         self.on_refused = self.driver.on_refused
         self.driver.start()

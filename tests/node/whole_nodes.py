@@ -27,6 +27,7 @@ from node.replication.raft.opening import open_state
 from node.replication.raft.receipts import raft_receipts
 from node.replication.raft.snapshots import Snapshots
 from node.replication.raft.storage.log import LedgerLog
+from node.state.append_times import AppendTimes
 from node.state.checkpoint_files import CheckpointFiles
 from node.state.machine import StateMachine
 from raft.config import RaftConfig
@@ -112,6 +113,7 @@ class WholeNode:
             self.link,
             self.snapshots.begin,
             on_fatal=self.fatal,
+            append_times=AppendTimes(),
         )
         addresses = {node: f"127.0.0.1:{node}" for node in ports}
         identity = BrokerIdentity(CLUSTER, addresses)

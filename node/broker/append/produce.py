@@ -7,6 +7,7 @@ served, so that the batches of a producer stay in order.
 """
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -45,6 +46,7 @@ from store import format as fmt
 from store.errors import LimitExceededError, Outcome, RecordFormatError, StoreError
 from store.record.stamp import QueueKey
 from store.record.topic_names import is_reserved
+from store.stats import Latencies
 
 Refused = (NodeError, StoreError, RaftError)
 _WRITABLE_MAX = 16_384
@@ -89,6 +91,7 @@ class _Append:
         "host",
         "incarnation",
         "on_decided",
+        "parked_ns",
         "produce",
         "producer_batches",
         "producer_id",
@@ -129,6 +132,8 @@ class _Append:
         self.queues: QueueRanges = {}
         self.host = ""
         """Whose share it takes while it is parked."""
+        self.parked_ns = 0
+        """When it began to wait for room; 0: it did not."""
         self.producer_batches: InFlightBatches[_Append] | None = None
         self.on_decided: OnDecided | None = None
         """Of the feature, once its check passed."""
@@ -187,6 +192,8 @@ class Produce:
         self.parked_bytes: Final = Room(
             "bytes of waiting appends", limits.parked_append_size_bytes_max
         )
+        self.queued: Final = Latencies()
+        """Of those that waited for room, until they were written or given up."""
         self.parked: Final[OrderedDict[_Append, None]] = OrderedDict()
         """Appends that wait for room, the oldest first. A caller that gives up is removed at once:
         the others may wait without end while nothing is decided."""
@@ -388,10 +395,12 @@ class Produce:
             self._room.give_back(append.host)
             raise
         self.parked[append] = None
+        append.parked_ns = time.perf_counter_ns()
         if append.producer_id:
             self._parked_numbers[append.producer_id, append.sequence] = append
 
     def _unpark(self, append: _Append) -> None:
+        self.queued.note((time.perf_counter_ns() - append.parked_ns) // 1000)
         del self.parked[append]
         self._parked_numbers.pop((append.producer_id, append.sequence), None)
         self._room.give_back(append.host)

@@ -169,6 +169,7 @@ class HaAssembly:
             make_image=self._make_image,
             on_role=self._on_role,
             on_fatal=host.fail_stop,
+            append_times=host.append_times,
         )
         host.life.callback(self.driver.stop)
         self.driver.add_listener(host.health.refresh)

@@ -54,6 +54,7 @@ from node.replication.ha.report import CaughtUp, SlaveReport
 from node.replication.ha.storage.log import HaLog
 from node.replication.pending_calls import PendingAppend
 from node.replication.sync_requests import SyncRequests
+from node.state.append_times import AppendTimes
 from node.state.appends import Committed, Prepared
 from raft.errors import BusyError
 from raft.messages import NO_NODE, Index, NodeId, Term
@@ -86,6 +87,7 @@ class HaDriver:
         make_image: Callable[[], Awaitable[bytes]],
         on_role: Callable[[HaRoleChange], None],
         on_fatal: Callable[[BaseException], None],
+        append_times: AppendTimes,
     ) -> None:
         """`mode` says how this replica acks as master, and it proposes itself when the group is
         new; None: as the group was served before, and another one is the first master. `on_role` is
@@ -133,6 +135,7 @@ class HaDriver:
         self.changed = asyncio.Event()
         """Set when the role, or whether it is ready, may have changed."""
         self.advice_refused_count = 0
+        self.append_times = append_times
         self._pending_calls = HaPendingCalls(self._nodes_with)
         self._syncs = SyncRequests(log.store, self._on_durable, on_fatal)
         self._sync_count = 0
@@ -336,6 +339,7 @@ class HaDriver:
                 if self._appends:  # Before any other change of the machine or the log.
                     appends, self._appends = self._appends, []
                     self._finish(self.machine.appended_all(appends))
+                    self.append_times.send(appends[-1][0] - 1, len(appends), appends[0][1].began_ns)
                 if self._later:
                     self._finish(self._later.pop(0)(self.machine))
         except BaseException as error:
@@ -450,6 +454,7 @@ class HaDriver:
         else:
             self.is_ready = False  # At once: later calls of this turn are refused.
             self._pending_calls.fail_all_reads(self.leader_id)
+        self.append_times.clear()
         self._has_news = True
         self.changed.set()
         self._on_role(change)
@@ -503,6 +508,7 @@ class HaDriver:
         # A new log has its first file then: a Raft leader has one, since it has written.
         has_begun = self.is_ready or not self.log.is_empty
         self.is_ready = is_open and (has_begun or self.log.store.has_room(1))
+        self.append_times.answer(self._confirm - 1, applied.applied - 1)
         self._pending_calls.decide((), applied.applied - 1)
         self._pending_calls.confirm((), applied.applied - 1)
         seen = self.role, self.leader_id, self.is_ready

@@ -248,6 +248,7 @@ class RaftAssembly:
             self.link,
             self.snapshots.begin,
             on_fatal=host.fail_stop,
+            append_times=host.append_times,
             has_audience=lambda: host.broker.has_waiting_readers(),  # noqa: PLW0108 - no broker yet.
             has_met_all=lambda: all(map(self.link.is_connected, others)),
         )

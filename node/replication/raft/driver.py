@@ -22,6 +22,7 @@ from node.replication.raft.codec import SteadyDecoder, SteadyEncoder, encode
 from node.replication.raft.storage.log import OWN_ENTRY_SIZE_BYTES_MAX, LedgerLog
 from node.replication.sync_requests import SyncRequests
 from node.runtime.logs.rate_limited_log import RateLimitedLog
+from node.state.append_times import AppendTimes
 from node.state.appends import Committed, Prepared
 from node.state.machine import StateMachine
 from raft.errors import ChangeRefusedError, TransferRefusedError
@@ -72,6 +73,7 @@ class RaftDriver:
         on_fatal: Callable[[BaseException], None],
         has_audience: Callable[[], bool] = lambda: True,
         has_met_all: Callable[[], bool] = lambda: False,
+        append_times: AppendTimes,
     ) -> None:
         """`begin_snapshot` streams the state of a message, and reports a failure through
         `on_snapshot_failed`. `on_fatal` gets an error after which memory and disk may differ; it
@@ -91,6 +93,9 @@ class RaftDriver:
         self._encoder = SteadyEncoder()
         self._decoder = SteadyDecoder(replica.config.group, self.node_id)
         self._pending_calls = PendingCalls(self._nodes_with)
+        self.append_times = append_times
+        self._run_count = self._run_began_ns = 0
+        """Appends that have not left yet, and when the first of them began."""
         self._syncs = SyncRequests(log.store, self._on_durable, on_fatal)
         self._tick_interval_s = replica.config.tick_interval_ms / 1000
         self._next_tick_s = 0.0
@@ -235,6 +240,9 @@ class RaftDriver:
         check(prepared)
         pending = PendingAppend(self._loop.create_future(), prepared)
         self.replica.propose(prepared, pending)
+        if not self._run_count:
+            self._run_began_ns = pending.began_ns
+        self._run_count += 1
         if not self._turn_scheduled:
             self._turn_scheduled = True
             self._loop.call_soon(self._turn)
@@ -412,6 +420,9 @@ class RaftDriver:
             self._note_roles(effects.role_changes)
         if effects.send:
             self._send(effects.send)
+        if self._run_count:
+            self.append_times.send(self.last_index, self._run_count, self._run_began_ns)
+            self._run_count = 0
         if effects.flush is not None:
             self._syncs.flush(effects.flush, must_sync=effects.must_sync)
         if effects.install is not None:
@@ -433,6 +444,7 @@ class RaftDriver:
         if effects.completed or pending_calls.decided:
             if failpoints.is_on:
                 failpoints.hit("callers.before_answer")
+            self.append_times.answer(state.commit, state.applied)
             pending_calls.decide(effects.completed, state.applied)
             if failpoints.is_on:
                 failpoints.hit("callers.after_answer")
@@ -500,6 +512,7 @@ class RaftDriver:
     def _note_roles(self, changes: Sequence[RoleChange]) -> None:
         if changes[-1].role is Role.LEADER:
             self.log.store.find_offsets()
+        self.append_times.clear()
         for change in changes:
             for listener in self._role_listeners:
                 listener(change)
