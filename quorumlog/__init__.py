@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from quorumlog.records.message import Message, MessageBatch, OutgoingMessage
     from quorumlog.records.options import Consistency, Decision, Durability, Position
     from quorumlog.records.queues import Queue
-    from quorumlog.records.receipt import Receipt
+    from quorumlog.records.receipt import AppendStages, Receipt
     from quorumlog.transactions.consume import ConsumeTransaction
     from quorumlog.transactions.producer import Transaction, TransactionalProducer
     from quorumlog.transactions.types import CheckedTransaction
@@ -53,7 +53,7 @@ _MODULE_OF = {
         "records.message": "Message MessageBatch OutgoingMessage",
         "records.options": "Consistency Decision Durability Position",
         "records.queues": "Queue",
-        "records.receipt": "Receipt",
+        "records.receipt": "AppendStages Receipt",
         "transactions.consume": "ConsumeTransaction",
         "transactions.producer": "Transaction TransactionalProducer",
         "transactions.types": "CheckedTransaction",
@@ -70,7 +70,8 @@ _ERRORS = {
 globals().update(_ERRORS)
 
 __all__ = [
-    "Admin", "CheckedTransaction", "Client", "ClientTls", "Consistency", "ConsumeTransaction",
+    "Admin", "AppendStages", "CheckedTransaction", "Client", "ClientTls", "Consistency",
+    "ConsumeTransaction",
     "Decision", "Delivery", "Durability", "GroupConsumer", "Message", "MessageBatch",
     "OutgoingMessage", "PopConsumer", "PopMessage", "Position", "Producer", "ProducerStats",
     "PullConsumer", "Queue", "QueueOffsets", "Receipt", "Route", "TopicRoute", "Transaction",

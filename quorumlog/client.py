@@ -255,7 +255,8 @@ class Client:
         `in_flight_max` batches are under way. All held messages, sent or not, are bounded by
         `buffer_size_bytes_max`. A message is given up `timeout_ms` after it was handed over.
         `compression` ("zlib", "lz4", "zstd") makes larger bodies smaller; `unique_keys` gives each
-        message a key to find it by (UNIQ_KEY).
+        message a key to find it by (UNIQ_KEY). `with_stages`: receipts say where the time at the
+        leader went.
 
         A `name` belongs to one producer at a time: the latest to send under it has it, in each
         broker group from its first message there on, and sends of all others raise

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from quorumlog.errors import QuorumlogError
     from quorumlog.produce.delivery import Delivery
     from quorumlog.produce.producer import Producer
+    from quorumlog.records.receipt import AppendStages, Receipt
 
 
 # Deadlines run while messages wait in the buffer: a small one is emptied in seconds.
@@ -93,6 +94,8 @@ class Tally:
     in_order_count: int = 0
     """Count of messages from the first on that are acked without a gap: a new run may skip them."""
     durability: dict[str, int] = field(default_factory=dict)
+    took_us: dict[str, list[int]] = field(default_factory=dict)
+    """By stage: the sum and the maximum of the times of acked messages."""
     first_error: "QuorumlogError | None" = None
     pending: "deque[tuple[Delivery | QuorumlogError, int]]" = field(default_factory=deque)
     """Messages that are not counted yet, in the order of the input, with the size of the body."""
@@ -148,9 +151,21 @@ class Tally:
             self.duplicate_count += receipt.is_duplicate
             level = receipt.durability.value
             self.durability[level] = self.durability.get(level, 0) + 1
+            if receipt.stages is not None:
+                self._add_times(receipt, receipt.stages)
             if self.first_error is None:
                 self.in_order_count += 1
         self.pending.popleft()
+
+    def _add_times(self, receipt: "Receipt", stages: "AppendStages") -> None:
+        times = {"total": int(receipt.duration_ms * 1000), "leader": receipt.commit_us}
+        times |= {
+            name: getattr(stages, f"{name}_us") for name in ("queued", "sent", "quorum", "applied")
+        }
+        for name, time_us in times.items():
+            sums = self.took_us.setdefault(name, [0, 0])
+            sums[0] += time_us
+            sums[1] = max(sums[1], time_us)
 
     async def give_up(self, producer: "Producer") -> None:
         """Stop waiting: messages without a receipt become unknown, which is no new error."""
@@ -177,6 +192,14 @@ class Tally:
             "seconds": round(seconds, 3),
             "acked_msgs_per_s": round(self.acked_count / seconds, 1),
             "acked_mb_per_s": round(self.acked_size_bytes / seconds / 1e6, 3),
+            "times": [
+                {
+                    "stage": stage,
+                    "mean_ms": round(total_us / (self.acked_count * 1000), 3),
+                    "max_ms": round(max_us / 1000, 3),
+                }
+                for stage, (total_us, max_us) in self.took_us.items()
+            ],
         }
 
 
@@ -267,7 +290,11 @@ def produce(server: str | None, output: Format, key_separator: str | None, **opt
     Keys of -o json:
       topic, source, complete, taken_count, acked_count, failed_count, unknown_count,
       acked_in_order_count, duplicate_count, durability (receipts by level), acked_size_bytes,
-      seconds, acked_msgs_per_s, acked_mb_per_s
+      seconds, acked_msgs_per_s, acked_mb_per_s, times
+      times: stage, mean_ms, max_ms
+
+    The stages of a receipt: total (from the producer and back), leader (of it, at the leader); of
+    that queued (for room), sent (written, and sent to the other nodes), quorum and applied.
 
     \b
     Examples:
@@ -313,6 +340,7 @@ async def _produce(job: Job, server: str | None, output: Format) -> int:
                     buffer_size_bytes_max=_BUFFER_SIZE_BYTES_MAX,
                     compression=job.compression,
                     timeout_ms=call_timeout_ms(_TIMEOUT_MS),
+                    with_stages=output is not Format.TABLE,
                 )
                 batches = messages(fd, name=job.source, input_format=job.input_format)
                 is_complete = await _send(producer, tally, stop, show, job, batches)
@@ -327,6 +355,7 @@ async def _produce(job: Job, server: str | None, output: Format) -> int:
     is_stopped = stop.requested.is_set() and not is_complete
     row = tally.row(topic=job.topic, source=job.source, seconds=seconds, is_complete=is_complete)
     if output is Format.TABLE:
+        del row["times"]
         levels = row["durability"].items()
         texts = [f"{count} {_DURABILITIES.get(level, level)}" for level, count in levels]
         row |= {"durability": ", ".join(texts) or None}

@@ -26,57 +26,59 @@ from quorumlog.pb import common_pb2 as quorumlog_dot_v1_dot_common__pb2
 from quorumlog.pb import transaction_pb2 as quorumlog_dot_v1_dot_transaction__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16quorumlog/v1/log.proto\x12\x0cquorumlog.v1\x1a\x19quorumlog/v1/common.proto\x1a\x1equorumlog/v1/transaction.proto\"\xb4\x02\n\rAppendRequest\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x14\n\x0crecord_count\x18\x02 \x01(\r\x12\x13\n\x0bproducer_id\x18\x03 \x01(\x06\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x05 \x01(\r\x12\x12\n\ncluster_id\x18\x06 \x01(\t\x12\x13\n\x0bhas_delayed\x18\x07 \x01(\x08\x12/\n\x0btransaction\x18\x08 \x01(\x0b\x32\x1a.quorumlog.v1.HalfMessages\x12/\n\x08\x63onsumed\x18\t \x01(\x0b\x32\x1d.quorumlog.v1.ConsumedOffsets\x12\x36\n\x0bincarnation\x18\n \x01(\x0b\x32!.quorumlog.v1.ProducerIncarnation\"3\n\x13ProducerIncarnation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\"8\n\x14\x43laimProducerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\"6\n\x15\x43laimProducerResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05index\x18\x02 \x01(\x03\"\xe0\x02\n\x0e\x41ppendResponse\x12\"\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x13.quorumlog.v1.Error\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\r\n\x05index\x18\x03 \x01(\x03\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x15\n\rstore_unix_ms\x18\x05 \x01(\x03\x12,\n\ndurability\x18\x06 \x01(\x0e\x32\x18.quorumlog.v1.Durability\x12\x11\n\tsynced_by\x18\x07 \x03(\r\x12(\n\x06queues\x18\x08 \x03(\x0b\x32\x18.quorumlog.v1.QueueRange\x12\x12\n\nstore_host\x18\t \x01(\x0c\x12\x14\n\x0cis_duplicate\x18\n \x01(\x08\x12\x14\n\x0crecord_count\x18\x0b \x01(\r\x12\x11\n\tcommit_us\x18\x0c \x01(\x04\x12\x11\n\tpositions\x18\r \x03(\x03\x12\x13\n\x0b\x64ue_unix_ms\x18\x0e \x03(\x03\"\xbe\x02\n\x0bPullRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_count\x18\x04 \x01(\r\x12\x16\n\x0emax_size_bytes\x18\x05 \x01(\r\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\x12.\n\x0b\x63onsistency\x18\x07 \x01(\x0e\x32\x19.quorumlog.v1.Consistency\x12\x1b\n\x0e\x61t_least_index\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04tags\x18\t \x03(\t\x12\x12\n\ncluster_id\x18\n \x01(\t\x12\r\n\x05group\x18\x0b \x01(\t\x12\x0b\n\x03sql\x18\x0c \x01(\t\x12\x14\n\x0cwith_entries\x18\r \x01(\x08\x12\x0e\n\x06verify\x18\x0e \x01(\x08\x42\x11\n\x0f_at_least_index\"\xb7\x02\n\x0cPullResponse\x12(\n\x06status\x18\x01 \x01(\x0e\x32\x18.quorumlog.v1.PullStatus\x12\x0f\n\x07records\x18\x02 \x01(\x0c\x12\x14\n\x0crecord_count\x18\x03 \x01(\r\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\x12\n\nmin_offset\x18\x05 \x01(\x03\x12\x12\n\nmax_offset\x18\x06 \x01(\x03\x12\x15\n\rapplied_index\x18\x07 \x01(\x03\x12\x0f\n\x07node_id\x18\x08 \x01(\r\x12\x1b\n\x13\x65ntry_first_records\x18\t \x03(\r\x12\x15\n\rentry_indexes\x18\n \x03(\x03\x12\x13\n\x0b\x65ntry_terms\x18\x0b \x03(\x04\x12\x18\n\x0bnewest_move\x18\x0c \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_newest_move\"\xc4\x01\n\x0bTailRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12.\n\x0b\x63onsistency\x18\x04 \x01(\x0e\x32\x19.quorumlog.v1.Consistency\x12\x0c\n\x04tags\x18\x05 \x03(\t\x12\x16\n\x0emax_size_bytes\x18\x06 \x01(\r\x12\x12\n\ncluster_id\x18\x07 \x01(\t\x12\r\n\x05group\x18\x08 \x01(\t\x12\x0b\n\x03sql\x18\t \x01(\t\"W\n\x11GetMessageRequest\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12.\n\x0b\x63onsistency\x18\x02 \x01(\x0e\x32\x19.quorumlog.v1.Consistency\"\xb1\x01\n\x11QueryByKeyRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x12\n\nlo_unix_ms\x18\x03 \x01(\x03\x12\x12\n\nhi_unix_ms\x18\x04 \x01(\x03\x12\x11\n\tmax_count\x18\x05 \x01(\r\x12.\n\x0b\x63onsistency\x18\x06 \x01(\x0e\x32\x19.quorumlog.v1.Consistency\x12\x15\n\rnext_position\x18\x07 \x01(\x03\"\x90\x01\n\x0fRecordsResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x14\n\x0crecord_count\x18\x02 \x01(\r\x12\x1a\n\rnext_position\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0bnewest_move\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x10\n\x0e_next_positionB\x0e\n\x0c_newest_move\"\x9c\x01\n\x13QueueOffsetsRequest\x12%\n\x06queues\x18\x01 \x03(\x0b\x32\x15.quorumlog.v1.QueueId\x12.\n\x0b\x63onsistency\x18\x02 \x01(\x0e\x32\x19.quorumlog.v1.Consistency\x12\x1b\n\x0e\x61t_least_index\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x11\n\x0f_at_least_index\"W\n\x0cQueueOffsets\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\"B\n\x14QueueOffsetsResponse\x12*\n\x06queues\x18\x01 \x03(\x0b\x32\x1a.quorumlog.v1.QueueOffsets\"w\n\x13OffsetByTimeRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0f\n\x07unix_ms\x18\x03 \x01(\x03\x12.\n\x0b\x63onsistency\x18\x04 \x01(\x0e\x32\x19.quorumlog.v1.Consistency\"&\n\x14OffsetByTimeResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"2\n\x0cRouteRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\"/\n\x0bNodeAddress\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"D\n\nTopicRoute\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\x12\x12\n\npermission\x18\x03 \x01(\r\"\x9e\x01\n\nGroupRoute\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x11\n\tleader_id\x18\x04 \x01(\r\x12(\n\x05nodes\x18\x05 \x03(\x0b\x32\x19.quorumlog.v1.NodeAddress\x12(\n\x06topics\x18\x06 \x03(\x0b\x32\x18.quorumlog.v1.TopicRoute\"\xe2\x02\n\rRouteResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x11\n\tleader_id\x18\x04 \x01(\r\x12(\n\x05nodes\x18\x05 \x03(\x0b\x32\x19.quorumlog.v1.NodeAddress\x12(\n\x06topics\x18\x06 \x03(\x0b\x32\x18.quorumlog.v1.TopicRoute\x12\x1c\n\x14\x62\x61tch_size_bytes_max\x18\x07 \x01(\r\x12\x1b\n\x13\x62ody_size_bytes_max\x18\x08 \x01(\r\x12\r\n\x05group\x18\t \x01(\t\x12(\n\x06groups\x18\n \x03(\x0b\x32\x18.quorumlog.v1.GroupRoute\x12\x16\n\x0e\x66ramed_address\x18\x0b \x01(\t\x12\x1a\n\x12remoting_addresses\x18\x0c \x03(\t\x12\x0f\n\x07no_room\x18\r \x01(\t*\xc6\x01\n\nPullStatus\x12\x1b\n\x17PULL_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11PULL_STATUS_FOUND\x10\x01\x12\x1e\n\x1aPULL_STATUS_NO_NEW_MESSAGE\x10\x02\x12\"\n\x1ePULL_STATUS_NO_MATCHED_MESSAGE\x10\x03\x12 \n\x1cPULL_STATUS_OFFSET_TOO_SMALL\x10\x04\x12\x1e\n\x1aPULL_STATUS_OFFSET_TOO_BIG\x10\x05\x32\x86\x06\n\nLogService\x12\x43\n\x06\x41ppend\x12\x1b.quorumlog.v1.AppendRequest\x1a\x1c.quorumlog.v1.AppendResponse\x12M\n\x0c\x41ppendStream\x12\x1b.quorumlog.v1.AppendRequest\x1a\x1c.quorumlog.v1.AppendResponse(\x01\x30\x01\x12=\n\x04Pull\x12\x19.quorumlog.v1.PullRequest\x1a\x1a.quorumlog.v1.PullResponse\x12?\n\x04Tail\x12\x19.quorumlog.v1.TailRequest\x1a\x1a.quorumlog.v1.PullResponse0\x01\x12L\n\nGetMessage\x12\x1f.quorumlog.v1.GetMessageRequest\x1a\x1d.quorumlog.v1.RecordsResponse\x12L\n\nQueryByKey\x12\x1f.quorumlog.v1.QueryByKeyRequest\x1a\x1d.quorumlog.v1.RecordsResponse\x12U\n\x0cQueueOffsets\x12!.quorumlog.v1.QueueOffsetsRequest\x1a\".quorumlog.v1.QueueOffsetsResponse\x12U\n\x0cOffsetByTime\x12!.quorumlog.v1.OffsetByTimeRequest\x1a\".quorumlog.v1.OffsetByTimeResponse\x12X\n\rClaimProducer\x12\".quorumlog.v1.ClaimProducerRequest\x1a#.quorumlog.v1.ClaimProducerResponse\x12@\n\x05Route\x12\x1a.quorumlog.v1.RouteRequest\x1a\x1b.quorumlog.v1.RouteResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16quorumlog/v1/log.proto\x12\x0cquorumlog.v1\x1a\x19quorumlog/v1/common.proto\x1a\x1equorumlog/v1/transaction.proto\"\xc9\x02\n\rAppendRequest\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x14\n\x0crecord_count\x18\x02 \x01(\r\x12\x13\n\x0bproducer_id\x18\x03 \x01(\x06\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x05 \x01(\r\x12\x12\n\ncluster_id\x18\x06 \x01(\t\x12\x13\n\x0bhas_delayed\x18\x07 \x01(\x08\x12/\n\x0btransaction\x18\x08 \x01(\x0b\x32\x1a.quorumlog.v1.HalfMessages\x12/\n\x08\x63onsumed\x18\t \x01(\x0b\x32\x1d.quorumlog.v1.ConsumedOffsets\x12\x36\n\x0bincarnation\x18\n \x01(\x0b\x32!.quorumlog.v1.ProducerIncarnation\x12\x13\n\x0bwith_stages\x18\x0b \x01(\x08\"3\n\x13ProducerIncarnation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\"8\n\x14\x43laimProducerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\"6\n\x15\x43laimProducerResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05index\x18\x02 \x01(\x03\"\x8c\x03\n\x0e\x41ppendResponse\x12\"\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x13.quorumlog.v1.Error\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\r\n\x05index\x18\x03 \x01(\x03\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x15\n\rstore_unix_ms\x18\x05 \x01(\x03\x12,\n\ndurability\x18\x06 \x01(\x0e\x32\x18.quorumlog.v1.Durability\x12\x11\n\tsynced_by\x18\x07 \x03(\r\x12(\n\x06queues\x18\x08 \x03(\x0b\x32\x18.quorumlog.v1.QueueRange\x12\x12\n\nstore_host\x18\t \x01(\x0c\x12\x14\n\x0cis_duplicate\x18\n \x01(\x08\x12\x14\n\x0crecord_count\x18\x0b \x01(\r\x12\x11\n\tcommit_us\x18\x0c \x01(\x04\x12\x11\n\tpositions\x18\r \x03(\x03\x12\x13\n\x0b\x64ue_unix_ms\x18\x0e \x03(\x03\x12*\n\x06stages\x18\x0f \x01(\x0b\x32\x1a.quorumlog.v1.AppendStages\"Y\n\x0c\x41ppendStages\x12\x11\n\tqueued_us\x18\x01 \x01(\x04\x12\x0f\n\x07sent_us\x18\x02 \x01(\x04\x12\x11\n\tquorum_us\x18\x03 \x01(\x04\x12\x12\n\napplied_us\x18\x04 \x01(\x04\"\xbe\x02\n\x0bPullRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_count\x18\x04 \x01(\r\x12\x16\n\x0emax_size_bytes\x18\x05 \x01(\r\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\x12.\n\x0b\x63onsistency\x18\x07 \x01(\x0e\x32\x19.quorumlog.v1.Consistency\x12\x1b\n\x0e\x61t_least_index\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04tags\x18\t \x03(\t\x12\x12\n\ncluster_id\x18\n \x01(\t\x12\r\n\x05group\x18\x0b \x01(\t\x12\x0b\n\x03sql\x18\x0c \x01(\t\x12\x14\n\x0cwith_entries\x18\r \x01(\x08\x12\x0e\n\x06verify\x18\x0e \x01(\x08\x42\x11\n\x0f_at_least_index\"\xb7\x02\n\x0cPullResponse\x12(\n\x06status\x18\x01 \x01(\x0e\x32\x18.quorumlog.v1.PullStatus\x12\x0f\n\x07records\x18\x02 \x01(\x0c\x12\x14\n\x0crecord_count\x18\x03 \x01(\r\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\x12\n\nmin_offset\x18\x05 \x01(\x03\x12\x12\n\nmax_offset\x18\x06 \x01(\x03\x12\x15\n\rapplied_index\x18\x07 \x01(\x03\x12\x0f\n\x07node_id\x18\x08 \x01(\r\x12\x1b\n\x13\x65ntry_first_records\x18\t \x03(\r\x12\x15\n\rentry_indexes\x18\n \x03(\x03\x12\x13\n\x0b\x65ntry_terms\x18\x0b \x03(\x04\x12\x18\n\x0bnewest_move\x18\x0c \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_newest_move\"\xc4\x01\n\x0bTailRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12.\n\x0b\x63onsistency\x18\x04 \x01(\x0e\x32\x19.quorumlog.v1.Consistency\x12\x0c\n\x04tags\x18\x05 \x03(\t\x12\x16\n\x0emax_size_bytes\x18\x06 \x01(\r\x12\x12\n\ncluster_id\x18\x07 \x01(\t\x12\r\n\x05group\x18\x08 \x01(\t\x12\x0b\n\x03sql\x18\t \x01(\t\"W\n\x11GetMessageRequest\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12.\n\x0b\x63onsistency\x18\x02 \x01(\x0e\x32\x19.quorumlog.v1.Consistency\"\xb1\x01\n\x11QueryByKeyRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x12\n\nlo_unix_ms\x18\x03 \x01(\x03\x12\x12\n\nhi_unix_ms\x18\x04 \x01(\x03\x12\x11\n\tmax_count\x18\x05 \x01(\r\x12.\n\x0b\x63onsistency\x18\x06 \x01(\x0e\x32\x19.quorumlog.v1.Consistency\x12\x15\n\rnext_position\x18\x07 \x01(\x03\"\x90\x01\n\x0fRecordsResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x14\n\x0crecord_count\x18\x02 \x01(\r\x12\x1a\n\rnext_position\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0bnewest_move\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x10\n\x0e_next_positionB\x0e\n\x0c_newest_move\"\x9c\x01\n\x13QueueOffsetsRequest\x12%\n\x06queues\x18\x01 \x03(\x0b\x32\x15.quorumlog.v1.QueueId\x12.\n\x0b\x63onsistency\x18\x02 \x01(\x0e\x32\x19.quorumlog.v1.Consistency\x12\x1b\n\x0e\x61t_least_index\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x11\n\x0f_at_least_index\"W\n\x0cQueueOffsets\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\"B\n\x14QueueOffsetsResponse\x12*\n\x06queues\x18\x01 \x03(\x0b\x32\x1a.quorumlog.v1.QueueOffsets\"w\n\x13OffsetByTimeRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0f\n\x07unix_ms\x18\x03 \x01(\x03\x12.\n\x0b\x63onsistency\x18\x04 \x01(\x0e\x32\x19.quorumlog.v1.Consistency\"&\n\x14OffsetByTimeResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"2\n\x0cRouteRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\"/\n\x0bNodeAddress\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"D\n\nTopicRoute\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\x12\x12\n\npermission\x18\x03 \x01(\r\"\x9e\x01\n\nGroupRoute\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x11\n\tleader_id\x18\x04 \x01(\r\x12(\n\x05nodes\x18\x05 \x03(\x0b\x32\x19.quorumlog.v1.NodeAddress\x12(\n\x06topics\x18\x06 \x03(\x0b\x32\x18.quorumlog.v1.TopicRoute\"\xe2\x02\n\rRouteResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x11\n\tleader_id\x18\x04 \x01(\r\x12(\n\x05nodes\x18\x05 \x03(\x0b\x32\x19.quorumlog.v1.NodeAddress\x12(\n\x06topics\x18\x06 \x03(\x0b\x32\x18.quorumlog.v1.TopicRoute\x12\x1c\n\x14\x62\x61tch_size_bytes_max\x18\x07 \x01(\r\x12\x1b\n\x13\x62ody_size_bytes_max\x18\x08 \x01(\r\x12\r\n\x05group\x18\t \x01(\t\x12(\n\x06groups\x18\n \x03(\x0b\x32\x18.quorumlog.v1.GroupRoute\x12\x16\n\x0e\x66ramed_address\x18\x0b \x01(\t\x12\x1a\n\x12remoting_addresses\x18\x0c \x03(\t\x12\x0f\n\x07no_room\x18\r \x01(\t*\xc6\x01\n\nPullStatus\x12\x1b\n\x17PULL_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11PULL_STATUS_FOUND\x10\x01\x12\x1e\n\x1aPULL_STATUS_NO_NEW_MESSAGE\x10\x02\x12\"\n\x1ePULL_STATUS_NO_MATCHED_MESSAGE\x10\x03\x12 \n\x1cPULL_STATUS_OFFSET_TOO_SMALL\x10\x04\x12\x1e\n\x1aPULL_STATUS_OFFSET_TOO_BIG\x10\x05\x32\x86\x06\n\nLogService\x12\x43\n\x06\x41ppend\x12\x1b.quorumlog.v1.AppendRequest\x1a\x1c.quorumlog.v1.AppendResponse\x12M\n\x0c\x41ppendStream\x12\x1b.quorumlog.v1.AppendRequest\x1a\x1c.quorumlog.v1.AppendResponse(\x01\x30\x01\x12=\n\x04Pull\x12\x19.quorumlog.v1.PullRequest\x1a\x1a.quorumlog.v1.PullResponse\x12?\n\x04Tail\x12\x19.quorumlog.v1.TailRequest\x1a\x1a.quorumlog.v1.PullResponse0\x01\x12L\n\nGetMessage\x12\x1f.quorumlog.v1.GetMessageRequest\x1a\x1d.quorumlog.v1.RecordsResponse\x12L\n\nQueryByKey\x12\x1f.quorumlog.v1.QueryByKeyRequest\x1a\x1d.quorumlog.v1.RecordsResponse\x12U\n\x0cQueueOffsets\x12!.quorumlog.v1.QueueOffsetsRequest\x1a\".quorumlog.v1.QueueOffsetsResponse\x12U\n\x0cOffsetByTime\x12!.quorumlog.v1.OffsetByTimeRequest\x1a\".quorumlog.v1.OffsetByTimeResponse\x12X\n\rClaimProducer\x12\".quorumlog.v1.ClaimProducerRequest\x1a#.quorumlog.v1.ClaimProducerResponse\x12@\n\x05Route\x12\x1a.quorumlog.v1.RouteRequest\x1a\x1b.quorumlog.v1.RouteResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quorumlog.v1.log_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PULLSTATUS']._serialized_start=3349
-  _globals['_PULLSTATUS']._serialized_end=3547
+  _globals['_PULLSTATUS']._serialized_start=3505
+  _globals['_PULLSTATUS']._serialized_end=3703
   _globals['_APPENDREQUEST']._serialized_start=100
-  _globals['_APPENDREQUEST']._serialized_end=408
-  _globals['_PRODUCERINCARNATION']._serialized_start=410
-  _globals['_PRODUCERINCARNATION']._serialized_end=461
-  _globals['_CLAIMPRODUCERREQUEST']._serialized_start=463
-  _globals['_CLAIMPRODUCERREQUEST']._serialized_end=519
-  _globals['_CLAIMPRODUCERRESPONSE']._serialized_start=521
-  _globals['_CLAIMPRODUCERRESPONSE']._serialized_end=575
-  _globals['_APPENDRESPONSE']._serialized_start=578
-  _globals['_APPENDRESPONSE']._serialized_end=930
-  _globals['_PULLREQUEST']._serialized_start=933
-  _globals['_PULLREQUEST']._serialized_end=1251
-  _globals['_PULLRESPONSE']._serialized_start=1254
-  _globals['_PULLRESPONSE']._serialized_end=1565
-  _globals['_TAILREQUEST']._serialized_start=1568
-  _globals['_TAILREQUEST']._serialized_end=1764
-  _globals['_GETMESSAGEREQUEST']._serialized_start=1766
-  _globals['_GETMESSAGEREQUEST']._serialized_end=1853
-  _globals['_QUERYBYKEYREQUEST']._serialized_start=1856
-  _globals['_QUERYBYKEYREQUEST']._serialized_end=2033
-  _globals['_RECORDSRESPONSE']._serialized_start=2036
-  _globals['_RECORDSRESPONSE']._serialized_end=2180
-  _globals['_QUEUEOFFSETSREQUEST']._serialized_start=2183
-  _globals['_QUEUEOFFSETSREQUEST']._serialized_end=2339
-  _globals['_QUEUEOFFSETS']._serialized_start=2341
-  _globals['_QUEUEOFFSETS']._serialized_end=2428
-  _globals['_QUEUEOFFSETSRESPONSE']._serialized_start=2430
-  _globals['_QUEUEOFFSETSRESPONSE']._serialized_end=2496
-  _globals['_OFFSETBYTIMEREQUEST']._serialized_start=2498
-  _globals['_OFFSETBYTIMEREQUEST']._serialized_end=2617
-  _globals['_OFFSETBYTIMERESPONSE']._serialized_start=2619
-  _globals['_OFFSETBYTIMERESPONSE']._serialized_end=2657
-  _globals['_ROUTEREQUEST']._serialized_start=2659
-  _globals['_ROUTEREQUEST']._serialized_end=2709
-  _globals['_NODEADDRESS']._serialized_start=2711
-  _globals['_NODEADDRESS']._serialized_end=2758
-  _globals['_TOPICROUTE']._serialized_start=2760
-  _globals['_TOPICROUTE']._serialized_end=2828
-  _globals['_GROUPROUTE']._serialized_start=2831
-  _globals['_GROUPROUTE']._serialized_end=2989
-  _globals['_ROUTERESPONSE']._serialized_start=2992
-  _globals['_ROUTERESPONSE']._serialized_end=3346
-  _globals['_LOGSERVICE']._serialized_start=3550
-  _globals['_LOGSERVICE']._serialized_end=4324
+  _globals['_APPENDREQUEST']._serialized_end=429
+  _globals['_PRODUCERINCARNATION']._serialized_start=431
+  _globals['_PRODUCERINCARNATION']._serialized_end=482
+  _globals['_CLAIMPRODUCERREQUEST']._serialized_start=484
+  _globals['_CLAIMPRODUCERREQUEST']._serialized_end=540
+  _globals['_CLAIMPRODUCERRESPONSE']._serialized_start=542
+  _globals['_CLAIMPRODUCERRESPONSE']._serialized_end=596
+  _globals['_APPENDRESPONSE']._serialized_start=599
+  _globals['_APPENDRESPONSE']._serialized_end=995
+  _globals['_APPENDSTAGES']._serialized_start=997
+  _globals['_APPENDSTAGES']._serialized_end=1086
+  _globals['_PULLREQUEST']._serialized_start=1089
+  _globals['_PULLREQUEST']._serialized_end=1407
+  _globals['_PULLRESPONSE']._serialized_start=1410
+  _globals['_PULLRESPONSE']._serialized_end=1721
+  _globals['_TAILREQUEST']._serialized_start=1724
+  _globals['_TAILREQUEST']._serialized_end=1920
+  _globals['_GETMESSAGEREQUEST']._serialized_start=1922
+  _globals['_GETMESSAGEREQUEST']._serialized_end=2009
+  _globals['_QUERYBYKEYREQUEST']._serialized_start=2012
+  _globals['_QUERYBYKEYREQUEST']._serialized_end=2189
+  _globals['_RECORDSRESPONSE']._serialized_start=2192
+  _globals['_RECORDSRESPONSE']._serialized_end=2336
+  _globals['_QUEUEOFFSETSREQUEST']._serialized_start=2339
+  _globals['_QUEUEOFFSETSREQUEST']._serialized_end=2495
+  _globals['_QUEUEOFFSETS']._serialized_start=2497
+  _globals['_QUEUEOFFSETS']._serialized_end=2584
+  _globals['_QUEUEOFFSETSRESPONSE']._serialized_start=2586
+  _globals['_QUEUEOFFSETSRESPONSE']._serialized_end=2652
+  _globals['_OFFSETBYTIMEREQUEST']._serialized_start=2654
+  _globals['_OFFSETBYTIMEREQUEST']._serialized_end=2773
+  _globals['_OFFSETBYTIMERESPONSE']._serialized_start=2775
+  _globals['_OFFSETBYTIMERESPONSE']._serialized_end=2813
+  _globals['_ROUTEREQUEST']._serialized_start=2815
+  _globals['_ROUTEREQUEST']._serialized_end=2865
+  _globals['_NODEADDRESS']._serialized_start=2867
+  _globals['_NODEADDRESS']._serialized_end=2914
+  _globals['_TOPICROUTE']._serialized_start=2916
+  _globals['_TOPICROUTE']._serialized_end=2984
+  _globals['_GROUPROUTE']._serialized_start=2987
+  _globals['_GROUPROUTE']._serialized_end=3145
+  _globals['_ROUTERESPONSE']._serialized_start=3148
+  _globals['_ROUTERESPONSE']._serialized_end=3502
+  _globals['_LOGSERVICE']._serialized_start=3706
+  _globals['_LOGSERVICE']._serialized_end=4480
 # @@protoc_insertion_point(module_scope)

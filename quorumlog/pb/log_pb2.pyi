@@ -25,7 +25,7 @@ PULL_STATUS_OFFSET_TOO_SMALL: PullStatus
 PULL_STATUS_OFFSET_TOO_BIG: PullStatus
 
 class AppendRequest(_message.Message):
-    __slots__ = ("records", "record_count", "producer_id", "sequence", "timeout_ms", "cluster_id", "has_delayed", "transaction", "consumed", "incarnation")
+    __slots__ = ("records", "record_count", "producer_id", "sequence", "timeout_ms", "cluster_id", "has_delayed", "transaction", "consumed", "incarnation", "with_stages")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class AppendRequest(_message.Message):
     TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    WITH_STAGES_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     record_count: int
     producer_id: int
@@ -46,7 +47,8 @@ class AppendRequest(_message.Message):
     transaction: _transaction_pb2.HalfMessages
     consumed: _transaction_pb2.ConsumedOffsets
     incarnation: ProducerIncarnation
-    def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ..., has_delayed: _Optional[bool] = ..., transaction: _Optional[_Union[_transaction_pb2.HalfMessages, _Mapping]] = ..., consumed: _Optional[_Union[_transaction_pb2.ConsumedOffsets, _Mapping]] = ..., incarnation: _Optional[_Union[ProducerIncarnation, _Mapping]] = ...) -> None: ...
+    with_stages: bool
+    def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ..., has_delayed: _Optional[bool] = ..., transaction: _Optional[_Union[_transaction_pb2.HalfMessages, _Mapping]] = ..., consumed: _Optional[_Union[_transaction_pb2.ConsumedOffsets, _Mapping]] = ..., incarnation: _Optional[_Union[ProducerIncarnation, _Mapping]] = ..., with_stages: _Optional[bool] = ...) -> None: ...
 
 class ProducerIncarnation(_message.Message):
     __slots__ = ("name", "number")
@@ -73,7 +75,7 @@ class ClaimProducerResponse(_message.Message):
     def __init__(self, number: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
-    __slots__ = ("error", "term", "index", "position", "store_unix_ms", "durability", "synced_by", "queues", "store_host", "is_duplicate", "record_count", "commit_us", "positions", "due_unix_ms")
+    __slots__ = ("error", "term", "index", "position", "store_unix_ms", "durability", "synced_by", "queues", "store_host", "is_duplicate", "record_count", "commit_us", "positions", "due_unix_ms", "stages")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +90,7 @@ class AppendResponse(_message.Message):
     COMMIT_US_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     DUE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     term: int
     index: int
@@ -102,7 +105,20 @@ class AppendResponse(_message.Message):
     commit_us: int
     positions: _containers.RepeatedScalarFieldContainer[int]
     due_unix_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., term: _Optional[int] = ..., index: _Optional[int] = ..., position: _Optional[int] = ..., store_unix_ms: _Optional[int] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., synced_by: _Optional[_Iterable[int]] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueRange, _Mapping]]] = ..., store_host: _Optional[bytes] = ..., is_duplicate: _Optional[bool] = ..., record_count: _Optional[int] = ..., commit_us: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., due_unix_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    stages: AppendStages
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., term: _Optional[int] = ..., index: _Optional[int] = ..., position: _Optional[int] = ..., store_unix_ms: _Optional[int] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., synced_by: _Optional[_Iterable[int]] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueRange, _Mapping]]] = ..., store_host: _Optional[bytes] = ..., is_duplicate: _Optional[bool] = ..., record_count: _Optional[int] = ..., commit_us: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., due_unix_ms: _Optional[_Iterable[int]] = ..., stages: _Optional[_Union[AppendStages, _Mapping]] = ...) -> None: ...
+
+class AppendStages(_message.Message):
+    __slots__ = ("queued_us", "sent_us", "quorum_us", "applied_us")
+    QUEUED_US_FIELD_NUMBER: _ClassVar[int]
+    SENT_US_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_US_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_US_FIELD_NUMBER: _ClassVar[int]
+    queued_us: int
+    sent_us: int
+    quorum_us: int
+    applied_us: int
+    def __init__(self, queued_us: _Optional[int] = ..., sent_us: _Optional[int] = ..., quorum_us: _Optional[int] = ..., applied_us: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "offset", "max_count", "max_size_bytes", "wait_ms", "consistency", "at_least_index", "tags", "cluster_id", "group", "sql", "with_entries", "verify")

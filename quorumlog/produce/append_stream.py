@@ -72,13 +72,16 @@ class ProducerIdentity:
     later claim.
     """
 
-    def __init__(self, *, is_idempotent: bool, name: str | None = None) -> None:
+    def __init__(
+        self, *, is_idempotent: bool, name: str | None = None, with_stages: bool = False
+    ) -> None:
         self._is_idempotent = is_idempotent
+        self._wish = log_pb2.AppendRequest(with_stages=with_stages).SerializeToString()
         self._name = name
         self.incarnation: log_pb2.ProducerIncarnation | None = None
         """The claim of the name; None without a name, or before the claim."""
-        self.fence = b""
-        """A field of AppendRequest, serialised: the claim of the name; empty without a name."""
+        self.fields = self._wish
+        """Fields of AppendRequest, serialised: the claim of the name, and what receipts tell."""
         self.renew()
 
     def renew(self) -> None:
@@ -102,7 +105,7 @@ class ProducerIdentity:
 
         A repetition after a lost answer fences the first claim, under which no batch was sent.
         """
-        if self._name is None or self.fence:
+        if self._name is None or self.incarnation is not None:
             return
         request = log_pb2.ClaimProducerRequest(name=self._name, cluster_id=cluster_id)
         try:
@@ -111,7 +114,8 @@ class ProducerIdentity:
             error.outcome = Outcome.NOT_APPLIED  # The outcome of the messages: none was sent yet.
             raise
         self.incarnation = log_pb2.ProducerIncarnation(name=self._name, number=answer.number)
-        self.fence = log_pb2.AppendRequest(incarnation=self.incarnation).SerializeToString()
+        claim = log_pb2.AppendRequest(incarnation=self.incarnation)
+        self.fields = claim.SerializeToString() + self._wish
 
 
 class Sender:
@@ -140,7 +144,9 @@ class Sender:
         self.wake: Final = self._wake.set
         """Has `run` look again: a batch was added, is full, or must leave now."""
         self._next_queue: dict[str, int] = {}
-        self.identity: Final = ProducerIdentity(is_idempotent=options.idempotent, name=options.name)
+        self.identity: Final = ProducerIdentity(
+            is_idempotent=options.idempotent, name=options.name, with_stages=options.with_stages
+        )
         self._unacked_since_s: float | None = None
         self._direct: FramedSession | None = None  # Takes single messages without a detour.
         self._last_count = 0  # Messages of the batch that was acknowledged last.
@@ -431,7 +437,7 @@ class Sender:
         identity, timeout_ms = self.identity, int(batch.deadline.timeout_ms) or 1
         producer_id, sequence = identity.next_name()
         cluster_id = self._router.cluster_id
-        batch.identify(producer_id, sequence, cluster_id, identity.fence, timeout_ms)
+        batch.identify(producer_id, sequence, cluster_id, identity.fields, timeout_ms)
         direct.in_flight.append(batch)
         self.in_flight_count = batch.attempts = 1
         direct.progress_s = batch.created_s
@@ -602,7 +608,7 @@ class Sender:
                 self._name(batch)
 
     def _name(self, batch: Batch) -> None:
-        batch.identify(*self.identity.next_name(), self._router.cluster_id, self.identity.fence)
+        batch.identify(*self.identity.next_name(), self._router.cluster_id, self.identity.fields)
 
     def _fail(self, batch: Batch, error: QuorumlogError) -> None:
         self.stats.failed_count += batch.record_count

@@ -26,7 +26,7 @@ from quorumlog.records.batch import (
     size_bytes_of,
 )
 from quorumlog.records.options import Durability
-from quorumlog.records.receipt import Receipt
+from quorumlog.records.receipt import AppendStages, Receipt
 
 _DURABILITY: Final = (
     Durability.UNSPECIFIED,
@@ -169,7 +169,7 @@ class Batch:
         producer_id: int,
         sequence: int,
         cluster_id: str,
-        fence: bytes = b"",
+        fields: bytes = b"",
         timeout_ms: int = 0,
     ) -> None:
         """Set the name by which the cluster tells a repeated batch from a new one.
@@ -185,7 +185,7 @@ class Batch:
             cluster_id=cluster_id,
         )
         # Serialised messages may be joined, so the records need not be copied into this one.
-        self.request = rest.SerializeToString() + self.extra + fence
+        self.request = rest.SerializeToString() + self.extra + fields
 
     def whole_request(self) -> bytes:
         """Return the serialised AppendRequest with its records, for gRPC."""
@@ -367,6 +367,7 @@ class Batch:
             is_duplicate=response.is_duplicate,
             broker_group=self.group,
             due_unix_ms=response.due_unix_ms[i] if response.due_unix_ms else 0,
+            stages=_stages_of(response) if response.HasField("stages") else None,
         )
 
     def receipts(self) -> "Receipts":
@@ -464,6 +465,11 @@ class Delivery:
         if not self._batch.is_done:
             raise InvalidRequestError("the message is still on its way; await its receipt()")
         return self._batch.receipt(self._i)
+
+
+def _stages_of(response: log_pb2.AppendResponse) -> AppendStages:
+    stages = response.stages
+    return AppendStages(stages.queued_us, stages.sent_us, stages.quorum_us, stages.applied_us)
 
 
 def _varint(value: int) -> bytes:

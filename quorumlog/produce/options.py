@@ -36,6 +36,7 @@ class ProducerOptions:
     compress_from_size_bytes: int = COMPRESS_FROM_SIZE_BYTES
     unique_keys: bool = False
     timeout_ms: int | None = None
+    with_stages: bool = False
 
     def __post_init__(self) -> None:
         """Raise InvalidRequestError for a value outside of its range or of no use."""

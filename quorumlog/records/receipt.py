@@ -7,6 +7,20 @@ from quorumlog.records.options import Durability
 
 
 @dataclass(frozen=True, slots=True)
+class AppendStages:
+    """Where the time of a batch at the leader went, in microseconds.
+
+    `queued_us`: until there was room for it; `sent_us`: until it was written, and sent to the other
+    nodes; `quorum_us`: until enough nodes had it; `applied_us`: until readers saw it and the
+    receipt left. Batches that arrive together share their times."""
+
+    queued_us: int
+    sent_us: int
+    quorum_us: int
+    applied_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """Proof that a message is in the log of a quorum.
 
@@ -18,6 +32,7 @@ class Receipt:
     `broker_group` has the log: queue, position, index and term are of that one. `due_unix_ms` is
     when a delayed message is delivered, by the leader's clock, 0 for others. Until then it is no
     message of its topic: `queue_offset` is -1, and `message_id` is for `cancel_delayed`.
+    `stages` of a producer made `with_stages`; None for a duplicate.
     """
 
     message_id: str
@@ -37,6 +52,7 @@ class Receipt:
     is_duplicate: bool
     broker_group: str = ""
     due_unix_ms: int = 0
+    stages: AppendStages | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the receipt as plain values under stable names, for JSON."""

@@ -95,6 +95,7 @@ class _Append:
         "produce",
         "producer_batches",
         "producer_id",
+        "queued_us",
         "queues",
         "record_count",
         "records",
@@ -103,6 +104,7 @@ class _Append:
         "size_bytes",
         "timeout_ms",
         "timer",
+        "with_stages",
     )
 
     def __init__(
@@ -132,8 +134,9 @@ class _Append:
         self.queues: QueueRanges = {}
         self.host = ""
         """Whose share it takes while it is parked."""
-        self.parked_ns = 0
-        """When it began to wait for room; 0: it did not."""
+        self.with_stages = request.with_stages
+        self.parked_ns = self.queued_us = 0
+        """When it began to wait for room, and for how long it did."""
         self.producer_batches: InFlightBatches[_Append] | None = None
         self.on_decided: OnDecided | None = None
         """Of the feature, once its check passed."""
@@ -400,7 +403,8 @@ class Produce:
             self._parked_numbers[append.producer_id, append.sequence] = append
 
     def _unpark(self, append: _Append) -> None:
-        self.queued.note((time.perf_counter_ns() - append.parked_ns) // 1000)
+        append.queued_us = (time.perf_counter_ns() - append.parked_ns) // 1000
+        self.queued.note(append.queued_us)
         del self.parked[append]
         self._parked_numbers.pop((append.producer_id, append.sequence), None)
         self._room.give_back(append.host)
@@ -532,12 +536,22 @@ class Produce:
             response = self._receipts.of_commit(committed, append.queues, append.record_count)
             if append.attached_commands is not NOTHING_ATTACHED:
                 append.attached_commands.describe(response, committed)
+            if append.with_stages:
+                self._add_stages(response, append)
             append.future.set_result(response)
         for repeat in append.repeats or ():
             try:  # The command record comes last.
                 self._answer_known(repeat, committed.result.record_positions[-1])
             except Refused as refusal:
                 self._fail(repeat.future, refusal)
+
+    def _add_stages(self, response: AppendResponse, append: _Append) -> None:
+        run = self.context.driver.append_times.of(response.index)
+        if run is not None:
+            response.stages.queued_us = append.queued_us
+            response.stages.sent_us = run.sent_us
+            response.stages.quorum_us = run.quorum_us
+            response.stages.applied_us = run.applied_us
 
     def on_timeout(self, append: _Append) -> None:
         """Fail a caller whose time is over. A batch under way stays under way."""

@@ -43,6 +43,10 @@ def test_a_file_comes_back_byte_for_byte(qlog: Qlog, tmp_path: Path, topic: str)
         "durability": {"quorum_disk": 5_000},
     }
     assert summary["acked_size_bytes"] == sum(map(len, LINES))
+    mean = {row["stage"]: row["mean_ms"] for row in summary["times"]}
+    assert set(mean) == {"total", "leader", "queued", "sent", "quorum", "applied"}
+    assert mean["total"] >= mean["leader"] > 0
+    assert mean["sent"] + mean["quorum"] + mean["applied"] >= mean["leader"] - 0.1
     assert qlog("consume", topic, "--until", "end").stdout_bytes == TEXT
     read = ("consume", topic, "--until", "end", "--node")
     nodes = qlog.nodes.node_ids
