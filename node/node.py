@@ -12,6 +12,7 @@ import dataclasses
 import gc
 import logging
 import os
+import re
 import secrets
 import ssl
 import time
@@ -82,6 +83,7 @@ CALL_GRACE_MS: Final = 500
 """Time for calls whose answer is on its way when the broker stops."""
 GC_THRESHOLDS: Final = (20_000, 20, 20)
 _log: Final = structlog.get_logger(component="node")
+_NUMBER: Final = re.compile(r"\d+")
 _SLOW_INTERVAL_MS: Final = 1_000
 """One line about slow appends in this time, with the count of those left out."""
 _stop_log: Final = structlog.get_logger(component="stopping")
@@ -134,6 +136,8 @@ class Node(NodeParts):
         """The end of everything that the start opened, in the order of opening."""
         self.ports: Final = AsyncExitStack()
         """The end of what listens. A repair opens the ports before there is a log."""
+        self._warned = dict[str, str]()
+        """The warnings as they were logged, by their texts with other numbers."""
         self.opening = Opening()
         self._has_met = False
         self._http_error: PortTakenError | None = None
@@ -552,6 +556,15 @@ class Node(NodeParts):
     def _nameserver_facts(self) -> metrics.NameServerFacts | None:
         status = self.nameserver.status()
         return None if status is None else metrics.NameServerFacts(self.nameserver, status)
+
+    def note_warnings(self) -> None:
+        """Log warnings that are new and those that are over; numbers in them may change."""
+        now = {_NUMBER.sub("0", text): text for text in self.warnings()}
+        for kind in now.keys() - self._warned.keys():
+            _log.warning(now[kind])
+        for kind in self._warned.keys() - now.keys():
+            _log.info("a warning is over", was=self._warned[kind])
+        self._warned = now
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings for an operator, as sentences."""

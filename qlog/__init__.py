@@ -112,6 +112,10 @@ SECTIONS = {
             "qlog.cluster.context:context",
             "Save clusters under names, and choose the one that commands use.",
         ),
+        (
+            "qlog.cluster.events:events",
+            "Show what happened at the nodes: elections, disks, damage, repairs, refusals.",
+        ),
         ("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
         ("qlog.cluster.ha:ha", "Show a master-slave group, and choose its master by hand."),
         (

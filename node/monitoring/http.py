@@ -1,13 +1,14 @@
-"""The HTTP port of a node, for people, Prometheus and probes: /metrics /live /ready /status.
+"""The HTTP port of a node, for people, Prometheus and probes: five pages.
 
-Owns the four pages and the server's life; `http_connections` bounds the connections, `shared_page`
-what /metrics and /status cost. Runs on the node's loop, so a stuck loop does not answer, which is
-the purpose of a liveness probe. Read-only, without authentication: bind the port where only people
-who may read these pages can reach it.
+Owns /metrics, /live, /ready, /status and /events and the server's life; `http_connections` bounds
+the connections, `shared_page` what the pages cost. Runs on the node's loop, so a stuck loop does
+not answer, which is the purpose of a liveness probe. Read-only, without authentication: bind the
+port where only people who may read these pages can reach it.
 """
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -31,6 +32,7 @@ from node.monitoring.http_connections import (
     HttpConnections,
 )
 from node.monitoring.shared_page import SharedPage
+from node.runtime.logs.events import EVENTS
 from node.services.server import PortTakenError
 
 BACKLOG_COUNT_MAX: Final = CONNECTION_COUNT_MAX // 2
@@ -61,6 +63,7 @@ class HttpServer:
         self._health = health
         self._metrics_page = SharedPage(lambda: generate_latest(registry))
         self._status_page = SharedPage(lambda: bytes(JSONResponse(status()).body))
+        self._events_page = SharedPage(_events)
         self.connections: Final = HttpConnections(limits)
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -78,6 +81,7 @@ class HttpServer:
             Route("/live", self._live),
             Route("/ready", self._ready),
             Route("/status", self._show_status),
+            Route("/events", self._events),
         ]
         config = uvicorn.Config(
             Starlette(routes=routes),
@@ -103,6 +107,7 @@ class HttpServer:
             await self._task
         self._metrics_page.stop()
         self._status_page.stop()
+        self._events_page.stop()
 
     # All are async, since starlette runs plain functions on threads, and the values belong to the
     # loop.
@@ -118,6 +123,15 @@ class HttpServer:
 
     async def _show_status(self, _request: Request) -> Response:
         return Response(await self._status_page.get(), media_type="application/json")
+
+    async def _events(self, _request: Request) -> Response:
+        return Response(await self._events_page.get(), media_type="application/json")
+
+
+def _events() -> bytes:
+    """Return /events: all that are kept, the oldest first."""
+    events = [event._asdict() | {"values": json.loads(event.values)} for event in EVENTS.after(0)]
+    return json.dumps({"began_unix_ms": EVENTS.began_unix_ms, "events": events}).encode()
 
 
 def _answer(verdict: HealthVerdict) -> Response:

@@ -29,6 +29,7 @@ from node.replication.fetch import EntryFetcher
 from node.replication.lives import NodeLives
 from node.replication.maintenance import Maintenance
 from node.runtime.fail_stop import FailStop
+from node.runtime.logs.events import EVENTS
 from node.runtime.opening import Opening
 from node.state.append_times import AppendTimes
 from node.state.machine import StateMachine
@@ -123,6 +124,8 @@ class NodeParts:
     """Reacts to damage that background work met."""
     warnings: Callable[[], tuple[str, ...]]
     """Returns the warnings for an operator, as sentences."""
+    note_warnings: Callable[[], None]
+    """Logs the warnings that are new."""
 
     def node_status(
         self,
@@ -165,6 +168,13 @@ class NodeParts:
             level=self.level,
             level_max=LEVEL,
         )
+
+    @staticmethod
+    def events(request: pb.EventsRequest) -> pb.EventsResponse:
+        """Return the last events of this process."""
+        events = EVENTS.after(request.after, request.began_unix_ms, request.count_max)
+        rows = [pb.NodeEvent(**event._asdict()) for event in events]
+        return pb.EventsResponse(began_unix_ms=EVENTS.began_unix_ms, events=rows)
 
     @property
     def level(self) -> int:

@@ -98,11 +98,13 @@ class Maintenance(Generic[_Steps]):
         steps: _Steps,
         fail_stop: FailStop,
         on_damage: Callable[[CorruptionError | DerivedFileError], None],
+        on_round: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_damage` gets damage that a step found; the step is tried again."""
+        """`on_damage` gets damage that a step found; the step is tried again. `on_round` is called
+        after each round, which has judged the disk."""
         self.steps: Final[_Steps] = steps
         self.on_thread: Final = steps.thread.on_thread
-        self._fail_stop, self._on_damage = fail_stop, on_damage
+        self._fail_stop, self._on_damage, self._on_round = fail_stop, on_damage, on_round
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = asyncio.Event()
@@ -140,6 +142,7 @@ class Maintenance(Generic[_Steps]):
                 await self.step("checkpoint", steps.checkpoint)
                 self._checkpointed_s = now_s
             await self.step("retention", steps.delete_expired)
+            self._on_round()
 
     async def step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do one step. A full, busy or damaged disk postpones it, and any other error ends the

@@ -11,6 +11,7 @@ under way, stays charged to the address until it ends.
 """
 
 import ipaddress
+import logging
 import resource
 import sys
 from collections import Counter
@@ -23,9 +24,11 @@ from types import MappingProxyType
 from typing import Final
 
 from node.errors.common import BusyError
+from node.runtime.logs.rate_limited_log import RateLimitedLog
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
+_refusals: Final = RateLimitedLog(logging.getLogger(__name__))
 ANY: Final = 1 << 62
 """No limit of its own."""
 ROW_SIZE_BYTES: Final = 512
@@ -250,7 +253,9 @@ class Accounts:
     def refusal(self, kind: Kind, whose: str, held: int, limit: int, unit: str = "") -> BusyError:
         """Return the error for more of a kind than a limit allows, and count it."""
         self.refused[kind.name.lower()] += 1
-        return BusyError(f"{unit}{self.limits[kind].name} of {whose}", held, limit)
+        error = BusyError(f"{unit}{self.limits[kind].name} of {whose}", held, limit)
+        _refusals.warn(f"a limit of callers, {kind.name.lower()}", str(error))
+        return error
 
 
 def network_of(host: str) -> str:

@@ -7,6 +7,7 @@ Consumer groups, messages and transactions are modules beside it.
 
 import asyncio
 import contextlib
+import json
 from dataclasses import replace
 from typing import Final
 
@@ -23,6 +24,8 @@ from quorumlog.admin.types import (
     LeaderInfo,
     MemberStatus,
     NodeDown,
+    NodeEvent,
+    NodeEvents,
     NodeStatus,
     TopicDescription,
     TopicInfo,
@@ -128,6 +131,21 @@ class Admin(GroupAdmin, MessageAdmin):
         """
         at, response = await self._at(node_id, admin_pb2.NodeStatusRequest(), broker_group)
         return of_pb(NodeStatus, response, broker_group=at.name)
+
+    async def events(
+        self, node_id: int, *, after: NodeEvents | None = None, max_count: int = 0
+    ) -> NodeEvents:
+        """Return the events of a node's log that are newer than those in `after`, the last ones of
+        them; 0: all that the node keeps, 1,000."""
+        request = admin_pb2.EventsRequest(count_max=max_count)
+        if after is not None:
+            request.began_unix_ms, request.after = after.began_unix_ms, after.newest
+        _, response = await self._at(node_id, request)
+        events = tuple(
+            of_pb(NodeEvent, pb, node_id=node_id, values=json.loads(pb.values))
+            for pb in response.events
+        )
+        return NodeEvents(node_id, response.began_unix_ms, events)
 
     async def cluster_status(self) -> ClusterStatus:
         """Ask every known node at once, for 2 s in all, and return all statuses.

@@ -174,6 +174,34 @@ class GroupDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """A line of a node's log. `number` grows by one in a process; `values` are its values by
+    name."""
+
+    node_id: int
+    number: int
+    unix_ms: int
+    level: str
+    component: str
+    text: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvents:
+    """The last events of a node, the oldest first. `began_unix_ms` names its process."""
+
+    node_id: int
+    began_unix_ms: int
+    events: tuple[NodeEvent, ...]
+
+    @property
+    def newest(self) -> int:
+        """The number of the last event; 0: there is none."""
+        return self.events[-1].number if self.events else 0
+
+
+@dataclass(frozen=True, slots=True)
 class MemberStatus:
     """A member as a node sees it. Only the leader knows `match_index` and `progress`."""
 

@@ -435,3 +435,37 @@ class HaPromoteResponse(_message.Message):
     master_id: int
     start_log_position: int
     def __init__(self, epoch: _Optional[int] = ..., master_id: _Optional[int] = ..., start_log_position: _Optional[int] = ...) -> None: ...
+
+class EventsRequest(_message.Message):
+    __slots__ = ("began_unix_ms", "after", "count_max")
+    BEGAN_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
+    began_unix_ms: int
+    after: int
+    count_max: int
+    def __init__(self, began_unix_ms: _Optional[int] = ..., after: _Optional[int] = ..., count_max: _Optional[int] = ...) -> None: ...
+
+class NodeEvent(_message.Message):
+    __slots__ = ("number", "unix_ms", "level", "component", "text", "values")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    COMPONENT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    unix_ms: int
+    level: str
+    component: str
+    text: str
+    values: str
+    def __init__(self, number: _Optional[int] = ..., unix_ms: _Optional[int] = ..., level: _Optional[str] = ..., component: _Optional[str] = ..., text: _Optional[str] = ..., values: _Optional[str] = ...) -> None: ...
+
+class EventsResponse(_message.Message):
+    __slots__ = ("began_unix_ms", "events")
+    BEGAN_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    began_unix_ms: int
+    events: _containers.RepeatedCompositeFieldContainer[NodeEvent]
+    def __init__(self, began_unix_ms: _Optional[int] = ..., events: _Optional[_Iterable[_Union[NodeEvent, _Mapping]]] = ...) -> None: ...

@@ -28,6 +28,10 @@ class HaAdmin:
 
     # --- Status ---
 
+    async def events(self, request: pb.EventsRequest) -> pb.EventsResponse:
+        """Return the last events of this node."""
+        return self.parts.events(request)
+
     async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
         """Return the status of this node; positions stand for indexes, epochs for terms."""
         log, details = self._driver.log, self._details()

@@ -175,7 +175,7 @@ class HaAssembly:
         self.driver.add_listener(host.health.refresh)
         host.health.watch(self.driver, self._problem)
         steps = HaSteps(self.log, self.applied, self.driver)
-        self.maintenance = Maintenance(steps, host.fail_stop, host.on_met)
+        self.maintenance = Maintenance(steps, host.fail_stop, host.on_met, host.note_warnings)
         self.memory.driver = self.driver
         host.lives.start()
         inbound = self.driver.inbound

@@ -64,6 +64,10 @@ class RaftAdmin:
 
     # --- Status ---
 
+    async def events(self, request: pb.EventsRequest) -> pb.EventsResponse:
+        """Return the last events of this node."""
+        return self.parts.events(request)
+
     async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
         """Return the whole status of this node."""
         gauges = self._log.store.stats().gauges

@@ -275,7 +275,7 @@ class RaftAssembly:
             self.files,
             lambda: needed_position(store.reads, self.machine.state),
         )
-        self.maintenance = Maintenance(steps, host.fail_stop, host.on_met)
+        self.maintenance = Maintenance(steps, host.fail_stop, host.on_met, host.note_warnings)
         self.snapshots.attach(self.driver, steps.thread, host.spawn)
         self.checks = StateChecks(
             self.machine, self.driver, self.link, steps.thread, self.fence, host.spawn

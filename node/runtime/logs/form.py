@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TextIO
 
 import structlog
 
+from node.runtime.logs.events import EVENTS
 from node.runtime.logs.line_budget import LIBRARY_LINES
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.logs.raw_lines import take_over
@@ -62,6 +63,7 @@ def configure(
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
         hide_secrets,
+        EVENTS,
     ]
     if is_console:
         processors.append(show_texts)

@@ -1,0 +1,128 @@
+"""`qlog events`: what happened at the nodes, as their logs say, in one list.
+
+Owns the options, the merge of the nodes, and the looks of `--follow`; nodes keep the events.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from qlog import names
+from qlog.cluster.node_rows import is_down
+from qlog.connection import connected, run, server_option, stop_on_signals, until
+from qlog.message_rows import time_text
+from qlog.output import Format, output_option, print_rows, print_text
+from quorumlog.command_errors import ExitCode
+from quorumlog.foreign_text import shown
+
+if TYPE_CHECKING:
+    from quorumlog.admin.types import NodeEvent, NodeEvents
+    from quorumlog.client import Client
+
+_INTERVAL_S: Final = 1.0
+_LEVELS: Final = ("info", "warning", "error")
+_KEYS: Final = ("unix_ms", "node_id", "level", "component", "text", "values", "number")
+
+
+@click.command()
+@click.option(
+    "--node",
+    "node_id",
+    type=click.IntRange(min=1),
+    shell_complete=names.nodes,
+    metavar="ID",
+    help="Of one node only.",
+)
+@click.option(
+    "--level",
+    type=click.Choice(_LEVELS),
+    default="info",
+    show_default=True,
+    help="The lowest level that is shown.",
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    metavar="COUNT",
+    help="How many of those that there are.",
+)
+@click.option("--follow", is_flag=True, help="Show what comes, too, until Ctrl-C.")
+@server_option
+@output_option
+def events(
+    node_id: int | None, level: str, last: int, follow: bool, server: str | None, output: Format
+) -> int:
+    """Show what happened at the nodes: elections, members, disks, damage, repairs, refusals.
+
+    An event is a line of the log of a node. A node keeps the last 1,000 of its process, of the
+    levels that its setting log_level lets through.
+
+    \b
+    Keys of -o json:
+      unix_ms, node_id, level, component, text, values, number (grows by one in a process)
+
+    \b
+    Examples:
+      qlog events
+      qlog events --follow --level warning
+      qlog events --node 2 -o json | jq '.[] | select(.text == "role")'
+    """
+    return run(_events(node_id, level, last, follow, server, output))
+
+
+async def _events(
+    node_id: int | None, level: str, last: int, follow: bool, server: str | None, output: Format
+) -> int:
+    shown_levels = {*_LEVELS[_LEVELS.index(level) :], "critical"}
+    has: dict[int, NodeEvents] = {}
+
+    async def look(client: "Client") -> list["NodeEvent"]:
+        node_ids = [node_id] if node_id is not None else await _node_ids(client)
+        found: list[NodeEvent] = []
+        for said in await asyncio.gather(*(_ask(client, node, has.get(node)) for node in node_ids)):
+            if said is not None and said.events:
+                has[said.node_id] = said
+                found += said.events
+        return sorted(
+            (event for event in found if event.level in shown_levels),
+            key=lambda event: (event.unix_ms, event.node_id, event.number),
+        )
+
+    with stop_on_signals() as stop:
+        async with connected(server) as client:
+            if node_id is not None:
+                await client.admin.events(node_id, max_count=1)  # Its error, if there is one.
+            found = await look(client)
+            _show(found[-last:] if last else [], output, is_whole=not follow)
+            while follow and not stop.requested.is_set():
+                await until(stop.requested, asyncio.sleep(_INTERVAL_S))
+                _show(await look(client), output, is_whole=False)
+    return ExitCode.OK
+
+
+async def _node_ids(client: "Client") -> list[int]:
+    nodes = (await client.admin.cluster_status()).nodes
+    return sorted({node.node_id for node in nodes if not is_down(node)})
+
+
+async def _ask(client: "Client", node_id: int, has: "NodeEvents | None") -> "NodeEvents | None":
+    from quorumlog.errors import DeadlineError, UnavailableError
+
+    try:
+        return await client.admin.events(node_id, after=has)
+    except (UnavailableError, DeadlineError):
+        return None  # Another look may find it; its events are kept until it ends.
+
+
+def _show(found: list["NodeEvent"], output: Format, *, is_whole: bool) -> None:
+    rows = [{key: getattr(event, key) for key in _KEYS} for event in found]
+    if output is not Format.TABLE:
+        print_rows(rows, output if is_whole else Format.JSONL, columns=_KEYS)
+        return
+    for row in rows:
+        values = " ".join(f"{name}={shown(str(value))}" for name, value in row["values"].items())
+        head = f"{time_text(row['unix_ms'])}  node {row['node_id']}  {row['level']:7}  "
+        print_text(f"{row['component']}: {shown(row['text'])}  {values}".rstrip(), head)
