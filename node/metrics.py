@@ -65,7 +65,7 @@ class NameServerFacts(NamedTuple):
 
 NODE: Final[Table[NodeFacts]] = {
     "node": gauge("1, with what the node is.",
-        lambda n: {n.identity: 1}, "node_id", "cluster_id", "group", "version"),
+        lambda n: {n.identity: 1}, "node_id", "cluster_id", "broker_group", "version"),
     "ready": gauge("1 when the node serves: see /ready.", lambda n: n.is_ready),
     "uptime_seconds": gauge("Since the process started.", lambda n: n.uptime_s),
     "tls_expiry_timestamp_seconds": gauge("When the first certificate of a file ends.",
@@ -446,7 +446,7 @@ NAMESERVER_REPLICA: Final[Table[NameServerFacts]] = {
         lambda n: n.service.watch.new_address_count),
     "nameserver_group_problem": gauge("1 when a group can elect no master, or has had no master "
                                       "for 15 s: qlog nameserver status.",
-        lambda n: {g: g in n.service.watch.problems for g in n.service.watch.groups}, "group"),
+        lambda n: {g: g in n.service.watch.problems for g in n.service.watch.groups}, "broker_group"),
 }  # fmt: skip
 """The replica of the name server in this process."""
 

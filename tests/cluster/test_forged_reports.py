@@ -224,7 +224,7 @@ async def test_a_group_that_can_elect_nobody_is_named(tmp_path: Path) -> None:
         alive = (2, 3)
 
         def is_said() -> bool:
-            return all(metric_of(cluster, node, PROBLEM, group="g0") == 1 for node in alive)
+            return all(metric_of(cluster, node, PROBLEM, broker_group="g0") == 1 for node in alive)
 
         await asyncio.to_thread(wait_for, "the metric", is_said)
         said = "broker group g0 has had no master for"
@@ -239,6 +239,6 @@ async def test_a_group_that_can_elect_nobody_is_named(tmp_path: Path) -> None:
         cluster.start(4)
 
         def is_over() -> bool:
-            return all(metric_of(cluster, node, PROBLEM, group="g0") == 0 for node in alive)
+            return all(metric_of(cluster, node, PROBLEM, broker_group="g0") == 0 for node in alive)
 
         await asyncio.to_thread(wait_for, "the end of it", is_over)

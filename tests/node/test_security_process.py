@@ -56,7 +56,7 @@ def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
             assert "0123456789abcdef" not in cluster.log_path(node).read_text()
         expiry = "quorumlog_tls_expiry_timestamp_seconds"
         assert metric_of(cluster, 1, expiry, file="certificate") == 4_733_510_400
-        assert metric_of(cluster, 1, "quorumlog_node", group="g0") == 1
+        assert metric_of(cluster, 1, "quorumlog_node", broker_group="g0") == 1
         mine = {CA_VARIABLE: str(authority.path), CERTIFICATE_VARIABLE: str(files.certificate)}
         mine[KEY_VARIABLE] = str(files.key)
         for command in ("cluster status", "topic list", "nameserver status"):
