@@ -23,7 +23,6 @@ FIXTURE = re.findall(
     re.M | re.S,
 )[0]
 MISSING = "the server of QuorumLog is not installed, and this command needs it"
-pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +90,34 @@ def installed(
         here.run("qlog", "local", "stop")
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (["--help"], 0, ""),
+        ([], 2, "Missing argument 'OUT'."),
+        (["file"], 2, "Invalid value for 'OUT': Directory 'file' is a file."),
+        (["file/out"], 3, "file/out: Not a directory"),
+        (["out"], 3, "the distribution of the client cannot be built"),
+    ],
+)
+def test_what_cannot_be_built_is_said_in_three_lines(
+    words: list[str], code: int, what: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "setuptools.py").write_text("raise SystemExit('no room')")
+    command = [sys.executable, "-P", "-m", "deploy.build_packages", *words]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    lines = done.stderr.splitlines()[-3:]
+    assert (done.returncode, lines[:1]) == (code, [f"error: {what}"] if code else [])
+    assert [line[:7] for line in lines[1:]] == (["  why: ", "  do:  "] if code else [])
+    assert words != ["out"] or lines[1] == "  why: setuptools says: no room"
+    assert not (tmp_path / "--help").exists()
+
+
+@pytest.mark.long
 def test_the_wheels_are_a_client_and_then_a_cluster(
     installed: Installed, wheels: dict[str, Path]
 ) -> None:
