@@ -94,26 +94,21 @@ def installed(
     ("words", "code", "what"),
     [
         (["--help"], 0, ""),
-        ([], 2, "Missing argument 'OUT'."),
-        (["file"], 2, "Invalid value for 'OUT': Directory 'file' is a file."),
-        (["file/out"], 3, "file/out: Not a directory"),
-        (["out"], 3, "the distribution of the client cannot be built"),
+        ([], 2, "Missing argument 'OUT'.\n  why: .+"),
+        (["file"], 2, "Invalid value for 'OUT': Directory 'file' is a file.\n  why: .+"),
+        (["file/out"], 3, "file/out: Not a directory\n  why: .+"),
+        (["out"], 3, "the distribution of the client cannot be built\n  why: .+no room"),
     ],
 )
-def test_what_cannot_be_built_is_said_in_three_lines(
-    words: list[str], code: int, what: str, tmp_path: Path
-) -> None:
+def test_a_failed_build_says_why(words: list[str], code: int, what: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "setuptools.py").write_text("raise SystemExit('no room')")
     command = [sys.executable, "-P", "-m", "deploy.build_packages", *words]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    lines = done.stderr.splitlines()[-3:]
-    assert (done.returncode, lines[:1]) == (code, [f"error: {what}"] if code else [])
-    assert [line[:7] for line in lines[1:]] == (["  why: ", "  do:  "] if code else [])
-    assert words != ["out"] or lines[1] == "  why: setuptools says: no room"
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, check=False)
+    error = f"error: {what}\n  do:  .+\n$" if code else "^$"
+    assert done.returncode == code
+    assert re.search(error, done.stderr.decode())
     assert not (tmp_path / "--help").exists()
 
 

@@ -5,7 +5,6 @@ import importlib.metadata
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -20,11 +19,9 @@ import pytest
 
 from deploy.local import LocalCluster
 from node.config.load import load
-from qlog import main
 from tests import missing
 from tests.deploy.test_scripts import closure
 from tests.patience import wait_for
-from tests.tidy.documents import wrong_commands
 
 ROOT = Path(__file__).parents[2]
 CONTAINER = ROOT / "deploy" / "container"
@@ -60,7 +57,7 @@ def environment(node_id: int) -> dict[str, str]:
     return {**image, **settings, "QUORUMLOG_NODE_ID": str(node_id)}
 
 
-def test_the_image_copies_what_is_there_and_calls_commands_that_are_there() -> None:
+def test_the_image_copies_what_is_there_and_serves() -> None:
     assert instructions("COPY")[0] == ". ."
     everything, *sources, ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()[1:]
     assert (everything, ignored) == ("*", "**/__pycache__")
@@ -68,18 +65,16 @@ def test_the_image_copies_what_is_there_and_calls_commands_that_are_there() -> N
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
     named = {name for name in packages["packages"]["find"]["include"] if "." not in name}
     assert named <= {one[1:] for one in sources}
-    shown = "\n".join(["```", shlex.join(SERVE), "```"])
-    assert list(wrong_commands("Dockerfile", shown, main)) == []
+    assert SERVE == ["qlog", "serve"]
 
 
 def test_the_health_check_asks_this_node_alone(tmp_path: Path) -> None:
     """A node that waits for others is healthy, and is not ready."""
 
-    def health(page: str) -> tuple[int, str]:
+    def health(page: str) -> int:
         variables = image | {"HEALTH_PAGE": page, "http_proxy": "http://127.0.0.1:9"}
-        words = [sys.executable, *HEALTH[1:]]
-        done = subprocess.run(words, env=variables, stdout=subprocess.PIPE, text=True, check=False)
-        return done.returncode, done.stdout
+        command = [sys.executable, *HEALTH[1:]]
+        return subprocess.run(command, env=variables, check=False).returncode
 
     image = dict(line.split("=", 1) for line in instructions("ENV"))
     assert (image["HEALTH_PAGE"], environment(1)["HEALTH_PAGE"]) == ("/live", "/ready")
@@ -87,11 +82,10 @@ def test_the_health_check_asks_this_node_alone(tmp_path: Path) -> None:
     try:
         cluster.start(1)
         image["QUORUMLOG_HTTP_LISTEN"] = cluster.status()[0].http_address
-        wait_for("the port", lambda: health("/live")[0] == 0)
-        code, said = health("/ready")
-        assert (code, json.loads(said)["ok"]) == (1, False)
+        wait_for("the port", lambda: health("/live") == 0)
+        assert health("/ready") == 1
         cluster.start(2)
-        wait_for("the leader", lambda: health("/ready")[0] == 0)
+        wait_for("the leader", lambda: health("/ready") == 0)
     finally:
         cluster.stop()
 
@@ -117,9 +111,8 @@ def test_the_nodes_of_compose_take_their_settings_and_agree_on_ports(tmp_path: P
     assert stop_s * 1000 > settings.drain_timeout_ms + 30_000
     mounted = re.findall(r"(\.\.?/[\w./-]*):/", COMPOSE)
     assert len(mounted) == 3
-    kept = re.findall(r"^ +- (\w+):/", COMPOSE, re.M)
-    assert kept == ["prometheus", "grafana"]
-    assert all(f"{name}: {{}}" in COMPOSE.splitlines()[-1] for name in kept)
+    volumes = set(re.findall(r"(\w+): {}", COMPOSE))
+    assert volumes == set(re.findall(r"[\" ](\w+):/", COMPOSE)) >= {"prometheus", "grafana"}
     assert COMPOSE.count("restart: unless-stopped") == 3
     assert [name for name in mounted if not (CONTAINER / name).exists()] == []
 
