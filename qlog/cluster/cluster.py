@@ -66,10 +66,12 @@ async def status(client: "Client") -> Printout:
     \b
     Keys of -o json:
       cluster_id, leader_id, term, healthy, problems, broker_groups, nodes
-      broker_groups: broker_group, leader_id, term (the first one's are also above)
+      broker_groups: broker_group, leader_id, term (the first one's are also
+        above)
       nodes: node_id, broker_group, address, role, term, first_index, last_index,
-        durable_index, commit_index, applied_index, lag_count, standing, flush, disk_state,
-        disk_used_ratio, is_draining, loss_from_index, uptime_ms, version, pid, detail
+        durable_index, commit_index, applied_index, lag_count, standing, flush,
+        disk_state, disk_used_ratio, is_draining, loss_from_index, uptime_ms,
+        version, pid, detail
 
     \b
     Examples:
@@ -255,7 +257,8 @@ async def list_members(client: "Client", group: str) -> list[Row]:
 
     \b
     Keys of -o json:
-      node_id, address, peer_address, is_voter, is_connected, match_index, progress
+      node_id, address, peer_address, is_voter, is_connected, match_index,
+      progress
 
     \b
     Examples:
@@ -278,11 +281,12 @@ async def add(
 
     \b
     Keys of -o json:
-      node_id, address, peer_address, is_voter, is_connected, match_index, progress
+      node_id, address, peer_address, is_voter, is_connected, match_index,
+      progress
 
     \b
     Examples:
-      qlog cluster members add 4 --address 127.0.0.1:8084 --peer-address 127.0.0.1:40914
+      qlog cluster members add 4 --address log4:8081 --peer-address log4:9091
     """
     members = await client.admin.add_learner(
         node_id, address=address, peer_address=peer_address, broker_group=group
@@ -298,7 +302,8 @@ async def promote(client: "Client", node_id: int) -> list[Row]:
 
     \b
     Keys of -o json:
-      node_id, address, peer_address, is_voter, is_connected, match_index, progress
+      node_id, address, peer_address, is_voter, is_connected, match_index,
+      progress
 
     \b
     Examples:
@@ -316,7 +321,8 @@ async def remove(client: "Client", node_id: int) -> list[Row]:
 
     \b
     Keys of -o json:
-      node_id, address, peer_address, is_voter, is_connected, match_index, progress
+      node_id, address, peer_address, is_voter, is_connected, match_index,
+      progress
 
     \b
     Examples:

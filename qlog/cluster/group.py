@@ -67,7 +67,8 @@ async def describe(client: "Client", name: str) -> Printout:
     \b
     Keys of -o json:
       group, member_count, lag_count, topics, client_ids, warnings, queues
-      queues: broker_group, topic, queue_id, offset, first_offset, end_offset, lag_count
+      queues: broker_group, topic, queue_id, offset, first_offset, end_offset,
+        lag_count
 
     \b
     Examples:
@@ -112,8 +113,8 @@ async def settings(client: "Client", name: str) -> Printout:
 
     \b
     Keys of -o json:
-      group, retry_count_max, retry_delays_ms, is_consume_enabled, is_broadcast_enabled,
-      is_orderly, forbidden_topics
+      group, retry_count_max, retry_delays_ms, is_consume_enabled,
+      is_broadcast_enabled, is_orderly, forbidden_topics
 
     \b
     Examples:
@@ -176,8 +177,8 @@ def set_settings(
 
     \b
     Keys of -o json:
-      group, retry_count_max, retry_delays_ms, is_consume_enabled, is_broadcast_enabled,
-      is_orderly, forbidden_topics
+      group, retry_count_max, retry_delays_ms, is_consume_enabled,
+      is_broadcast_enabled, is_orderly, forbidden_topics
 
     \b
     Examples:
@@ -290,8 +291,8 @@ async def progress(client: "Client", name: str) -> Printout:
 
     \b
     Keys of -o json:
-      topic, broker_group, queue_id, broker_offset, consumer_offset, client_id, diff,
-      last_time
+      topic, broker_group, queue_id, broker_offset, consumer_offset, client_id,
+      diff, last_time
 
     \b
     Examples:
@@ -330,8 +331,8 @@ async def pop(client: "Client", name: str) -> Printout:
     \b
     Keys of -o json:
       topic, queue_id, broker_group, offset, next_offset, in_flight_count,
-      waiting_count (behind an earlier one of their message group), delivery_count_max,
-      first_visible_unix_ms, is_full, held_reason
+      waiting_count (behind an earlier one of their message group),
+      delivery_count_max, first_visible_unix_ms, is_full, held_reason
 
     \b
     Examples:

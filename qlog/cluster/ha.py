@@ -42,12 +42,13 @@ async def status(client: "Client") -> Printout:
 
     \b
     Keys of -o json:
-      broker_group, master_id, epoch, mode, copies, node_count, in_sync (node ids), healthy,
-        problems, nodes, losses
-      nodes: node_id, role, mode, epoch, standing, end_log_position, confirm_log_position,
-        acked_log_position, lag_size_bytes, is_in_sync, is_connected, losses (how many), detail
-      losses: node_id, epoch, first_log_position, end_log_position, size_bytes, record_count,
-        acked_record_count, is_exact, unix_ms, file
+      broker_group, master_id, epoch, mode, copies, node_count, in_sync (node
+      ids), healthy, problems, nodes, losses
+      nodes: node_id, role, mode, epoch, standing, end_log_position,
+        confirm_log_position, acked_log_position, lag_size_bytes, is_in_sync,
+        is_connected, losses (how many), detail
+      losses: node_id, epoch, first_log_position, end_log_position, size_bytes,
+        record_count, acked_record_count, is_exact, unix_ms, file
 
     \b
     Examples:

@@ -58,7 +58,8 @@ async def create(
 
     \b
     Keys of -o json:
-      topic, queue_count (of all groups), permission (rw, r or w), message_type, shares
+      topic, queue_count (of all groups), permission (rw, r or w), message_type,
+      shares
       shares: broker_group, queue_count, permission
 
     \b
@@ -145,7 +146,8 @@ async def stats(client: "Client", name: str) -> Printout:
 
     \b
     Keys of -o json:
-      broker_group, node_id, record_count, size_bytes, since_unix_ms, mean_size_bytes, buckets
+      broker_group, node_id, record_count, size_bytes, since_unix_ms,
+      mean_size_bytes, buckets
       buckets: below_size_bytes, record_count
 
     \b

@@ -33,8 +33,9 @@ async def status(client: "Client") -> Row:
     \b
     Keys of -o json:
       held_count, broker_groups, queues
-      broker_groups: broker_group, held_count, held_count_max, delay_ms_max, next_due_unix_ms (0:
-        nothing), now_unix_ms, undeliverable_count, is_loading
+      broker_groups: broker_group, held_count, held_count_max, delay_ms_max,
+        next_due_unix_ms (0: nothing), now_unix_ms, undeliverable_count,
+        is_loading
       queues: broker_group, level, delay_ms, held_count, floor_offset, end_offset
 
     \b

@@ -89,10 +89,10 @@ async def show(client: "Client", name: str, offset: int, group: str) -> Row:
 
     \b
     Keys of -o json:
-      topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, log_position, body_size_bytes, body_encoding (utf-8 or base64,
-      then ", compressed" for a body that cannot be unpacked), body,
-      broker_group, origin_topic, reconsume_times, is_resent
+      topic, queue_id, queue_offset, message_id, key, tag, properties,
+      born_unix_ms, store_unix_ms, log_position, body_size_bytes, body_encoding
+      (utf-8 or base64, then ", compressed" for a body that cannot be unpacked),
+      body, broker_group, origin_topic, reconsume_times, is_resent
 
     \b
     Examples:

@@ -259,15 +259,15 @@ def produce(server: str | None, output: Format, key_separator: str | None, **opt
 
     \b
     JSON of --format jsonl, as `qlog consume -o jsonl` writes it:
-      {"body": "text", "body_encoding": "utf-8|base64", "key": "k", "tag": "t", "queue_id": 0,
-       "properties": {"a": "b"}}      all but body may be left out
+      {"body": "text", "body_encoding": "utf-8|base64", "key": "k", "tag": "t",
+       "queue_id": 0, "properties": {"a": "b"}}      only body is needed
     Each line is UTF-8; one that names a key twice is refused.
 
     \b
     Keys of -o json:
-      topic, source, complete, taken_count, acked_count, failed_count, unknown_count,
-      acked_in_order_count, duplicate_count, durability (receipts by level), acked_size_bytes,
-      seconds, acked_msgs_per_s, acked_mb_per_s
+      topic, source, complete, taken_count, acked_count, failed_count,
+      unknown_count, acked_in_order_count, duplicate_count, durability (receipts
+      by level), acked_size_bytes, seconds, acked_msgs_per_s, acked_mb_per_s
 
     \b
     Examples:

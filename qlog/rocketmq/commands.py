@@ -63,7 +63,8 @@ async def import_cluster(
     \b
     Keys of -o json:
       topics, groups, skipped, refused
-      topics: topic, queue_count, message_count, size_bytes (of bodies), duration_s, gap_count
+      topics: topic, queue_count, message_count, size_bytes (of bodies),
+        duration_s, gap_count
       groups: group, is_new, offset_count, stored_count
       skipped: topic, message_count
       refused: name, what, why, do
@@ -71,7 +72,7 @@ async def import_cluster(
     \b
     Examples:
       qlog rocketmq import 10.0.0.1:9876
-      qlog rocketmq import "10.0.0.1:9876;10.0.0.2:9876" --topic orders --group billing
+      qlog rocketmq import "10.0.0.1:9876;10.0.0.2:9876" --group billing
       qlog rocketmq import 10.0.0.1:9876 --source-keys keys.txt --source-ca ca.pem
       qlog rocketmq import 10.0.0.1:9876 -o json | jq .refused
 

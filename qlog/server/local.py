@@ -204,8 +204,9 @@ def status(directory: str | None) -> Printout:
 
     \b
     Keys of -o json:
-      node_id, broker_group, state, role, is_ready, term, leader_id, commit_index, applied_index,
-      address, peer_address, http_address, pid, directory, detail, cluster_id
+      node_id, broker_group, state, role, is_ready, term, leader_id,
+      commit_index, applied_index, address, peer_address, http_address, pid,
+      directory, detail, cluster_id
     """
     with _explained():
         return _status(_opened(directory))

@@ -124,7 +124,7 @@ def verify(directory: str, output: Format, **options: Any) -> int:
     \b
     Examples:
       qlog store verify data
-      qlog store verify data -o json | jq '.findings[] | select(.severity == "damage")'
+      qlog store verify data -o json | jq .findings
       qlog store verify data --file-size 1073741824
 
     "notices" says what is whole and cannot be read here: topics with inner batches of RocketMQ.
@@ -295,8 +295,8 @@ def restore(backup: str, file: str | None, output: Format) -> int:
 
     \b
     Examples:
-      qlog store restore /backup/node-2 --config node1.toml && qlog serve --config node1.toml
-      qlog store restore /backup/node-2 --config node1.toml -o json | jq .last_index
+      qlog store restore /backup/node-2 --config node1.toml
+      qlog store restore /backup/node-2 --config node1.toml -o json
 
     Ends with 3 when it could not be done; nothing is left then.
     """
