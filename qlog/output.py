@@ -16,7 +16,7 @@ import sys
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Final
+from typing import IO, Final
 
 import click
 
@@ -111,19 +111,22 @@ def print_record(record: Row, output: Format) -> None:
             print_rows(value, Format.TABLE, columns=columns)
 
 
-def print_text(text: str, head: str = "") -> None:
-    """Print a text behind its head, as a part of a table: on a terminal it is folded at words."""
-    width = line_width()
+def print_text(text: str, head: str = "", *, err: bool = False) -> None:
+    """Print a text behind its head, as a part of a table: on a terminal it is folded at words.
+
+    `err` prints it on stderr."""
+    width = line_width(sys.stderr if err else sys.stdout)
     room = None if width is None else max(width - len(head), _ROOM_MIN)
     for line in wrapped(text, room):
-        click.echo((head + line).rstrip())
+        click.echo((head + line).rstrip(), err=err)
         head = " " * len(head)
 
 
-def line_width() -> int | None:
-    """Return COLUMNS, else those of the terminal; None where a line may be of any length."""
+def line_width(stream: IO[str] | None = None) -> int | None:
+    """Return COLUMNS, else those of the terminal that a stream is, by default stdout; None where a
+    line may be of any length."""
     context = click.get_current_context(silent=True)
-    is_limited = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    is_limited = (stream or sys.stdout).isatty() or os.environ.get("COLUMNS", "").isdecimal()
     if not is_limited or (context is not None and context.meta.get(_WIDE)):
         return None
     return shutil.get_terminal_size().columns

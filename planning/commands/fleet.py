@@ -161,9 +161,10 @@ def _scenario(
     from planning.commands.formats import format_sizes
 
     calibrated = calibration_file.load(calibration)
+    planned = plan(demand_of(load), calibrated, format_sizes())
     calibration_file.tell_origin(calibrated)
     return scenario_of(
-        plan(demand_of(load), calibrated, format_sizes()),
+        planned,
         calibrated,
         host_count=hosts,
         group_count=groups,

@@ -46,11 +46,11 @@ def plan(calibration: str | None, **load: Any) -> Printout:
 
     demand = demand_of(load)
     calibrated = calibration_file.load(calibration)
-    calibration_file.tell_origin(calibrated)
     try:
         plan_made = make_plan(demand, calibrated, format_sizes())
     except DemandError as error:
         raise usage_error(error) from None
+    calibration_file.tell_origin(calibrated)
     record = {
         "answer": plan_made.answer,
         "calibration": calibrated.source,

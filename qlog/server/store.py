@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.output import Format, output_option, print_record, print_rows, print_text
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 
@@ -312,8 +312,9 @@ def restore(backup: str, file: str | None, output: Format) -> int:
         restored = restore_directory(Path(backup), settings, progress)
     print_record(restored._asdict(), output)
     if output is Format.TABLE:
-        click.echo(
-            f"\n{restored.directory} is node {restored.node_id}, alone, of the new cluster "
+        click.echo()
+        print_text(
+            f"{restored.directory} is node {restored.node_id}, alone, of the new cluster "
             f"{restored.cluster_id}: start it, then add the others with empty disks"
         )
     return ExitCode.OK
@@ -342,7 +343,8 @@ def _print(
                 print_rows(rows, output, columns=columns)
                 click.echo()
             print_record({k: v for k, v in summary.items() if k != "verdict"}, output)
-            click.echo(f"\n{summary['verdict']}")
+            click.echo()
+            print_text(str(summary["verdict"]))
 
 
 def _verdict(counts: dict[str, int], ranges: "list[DamagedRange]") -> str:
