@@ -278,6 +278,9 @@ def _check_docstrings() -> None:
 def main(transport: str) -> None:
     """Run, inspect and measure QuorumLog, a replicated message log.
 
+    A broker group is the nodes that hold copies of one log; a cluster has one or several, and a
+    topic has queues in each. A message is acked when its sender has the receipt.
+
     \b
     Examples:
       qlog topic create orders --queues 8

@@ -61,7 +61,11 @@ def _is_led(status: Any) -> bool:
 async def status(client: "Client") -> Printout:
     """Ask every node how it is.
 
-    lag_count is how many entries a node has not got of those the leader has.
+    The log is entries with an index each; an entry is a batch of messages. One up to commit_index
+    is on a quorum, one up to applied_index can be read. A term is the time of one leader. lag_count
+    is how many entries a node has not got of those the leader has. standing is full, or says why a
+    node counts for nothing yet: joining (its disk is new or old), recovering (it lost what was not
+    synced) or diverged (it has acked other messages).
 
     \b
     Keys of -o json:
@@ -113,6 +117,9 @@ async def status(client: "Client") -> Printout:
 @cluster_command
 async def list_nodes(client: "Client", interval: float) -> list[dict[str, Any]]:
     """List the nodes of all broker groups, with messages per second in and out.
+
+    in_tps is what the node acked as leader, out_tps what it handed out. in_flight_kib is how much
+    is not yet committed, space the share of its disk that is in use, activated whether it answers.
 
     \b
     Keys of -o json:
@@ -271,7 +278,7 @@ async def list_members(client: "Client", group: str) -> list[Row]:
 @members.command()
 @click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
 @click.option("--address", required=True, help="HOST:PORT of its client service.")
-@click.option("--peer-address", required=True, help="HOST:PORT of its peer link.")
+@click.option("--peer-address", required=True, help="HOST:PORT at which the other nodes reach it.")
 @broker_group_option
 @cluster_command
 async def add(

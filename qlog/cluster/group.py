@@ -33,7 +33,11 @@ _POP_COLUMNS = (
 
 @click.group()
 def group() -> None:
-    """List, describe and change consumer groups, and see how far they have come."""
+    """List, describe and change consumer groups, and see how far they have come.
+
+    A consumer group shares the queues of its topics among its members, and the cluster stores the
+    offset from which each queue goes on. lag_count is how many messages are still to come.
+    """
 
 
 @group.command("list")
@@ -149,10 +153,13 @@ async def settings(client: "Client", name: str) -> Printout:
     "--broadcast/--no-broadcast",
     "is_broadcast_enabled",
     default=None,
-    help="Whether members may broadcast.",
+    help="Whether each member may read all messages.",
 )
 @click.option(
-    "--orderly/--no-orderly", "is_orderly", default=None, help="Messages are tried again in place."
+    "--orderly/--no-orderly",
+    "is_orderly",
+    default=None,
+    help="A message that failed comes again before those behind it.",
 )
 @click.option(
     "--forbid",

@@ -53,8 +53,9 @@ async def create(
 ) -> Printout:
     """Create a topic.
 
-    With several broker groups --queues is the number in each. A group that does not answer is named
-    on stderr; when it is back, or when a new group has come, run it again with --exist-ok.
+    With several broker groups --queues is the number in each, and shares is what each has. A group
+    that does not answer is named on stderr; when it is back, or when a new group has come, run it
+    again with --exist-ok.
 
     \b
     Keys of -o json:

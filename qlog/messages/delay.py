@@ -27,8 +27,9 @@ def delay() -> None:
 async def status(client: "Client") -> Row:
     """Show how many delayed messages are held, by level and broker group.
 
-    Level 0 holds messages of any time. A message whose topic is gone when it is due is not lost:
-    it is in rmq_sys_undeliverable, and counts there.
+    A level is one of RocketMQ's 18 delays, from 1 s to 2 h; level 0 holds messages of any other.
+    All below floor_offset are delivered or cancelled. A message whose topic is gone when it is due
+    is not lost: it is in rmq_sys_undeliverable, and counts there.
 
     \b
     Keys of -o json:

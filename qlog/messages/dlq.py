@@ -25,7 +25,11 @@ _AT_ONCE = 256
 
 @click.group()
 def dlq() -> None:
-    """Show the dead letters of a consumer group, and send them again."""
+    """Show the dead letters of a consumer group, and send them again.
+
+    A dead letter is a message that the group did not acknowledge in any of its deliveries: 'qlog
+    group settings' shows how many it gets.
+    """
 
 
 @dlq.command("list")

@@ -163,8 +163,8 @@ async def trace(client: "Client", message_id: str) -> Printout:
       events: kind, unix_ms (null: the state says it), group, producer_group,
         topic, queue_id, offset, reconsume_times, message_id
 
-    A kind is stored, half, open, committed, rolled back, given up, expired, delayed, consumed (a
-    group has passed it), retried or dead.
+    A kind is stored, half (sent in a transaction that is open), open (its transaction), committed,
+    rolled back, given up, expired, delayed, consumed (a group has passed it), retried or dead.
 
     \b
     Examples:

@@ -237,7 +237,11 @@ _TIME = Parsed("time", lambda text: parse_time(text) / 1000)
 @click.option(
     "--delay", metavar="DURATION", type=_DURATION, help="Deliver so much later: 10s, 5m, 2h."
 )
-@click.option("--level", type=click.IntRange(1, 18), help="Deliver later, by RocketMQ's levels.")
+@click.option(
+    "--level",
+    type=click.IntRange(1, 18),
+    help="Deliver later, by RocketMQ's levels: 1 is 1 s, 18 is 2 h.",
+)
 @click.option(
     "--deliver-at", metavar="TIME", type=_TIME, help="Deliver then: 2026-01-31T12:00:00Z."
 )

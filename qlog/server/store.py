@@ -35,7 +35,11 @@ _ACTION_COLUMNS = ("action", "file", "log_position", "why", "loses")
 
 @click.group()
 def store() -> None:
-    """Look into a store directory, offline."""
+    """Look into a store directory, offline.
+
+    A store is a log and what can be built from it: a consume queue says where the messages of a
+    queue are, the key index where those with a key are. The log of a node in raft mode is a ledger.
+    """
 
 
 def _layout_options(command: _Command) -> _Command:
@@ -47,7 +51,9 @@ def _layout_options(command: _Command) -> _Command:
                 type=click.Choice(["commit_log", "ledger"]),
                 help="Which log to read, when both are there.",
             ),
-            click.option("--self-id", metavar="ID", help="Read the ledger in dledger-ID."),
+            click.option(
+                "--self-id", metavar="ID", help="Read the ledger in the directory dledger-ID."
+            ),
             *(
                 click.option(flag, name, type=int, metavar=metavar, help=text)
                 for flag, name, metavar, text in _SIZES
