@@ -128,7 +128,7 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
         click.echo(f"\n{done}; clients connect to\n  {cluster.bootstrap}\nnext:")
         if "--dir" in cluster.command("status"):
             variable = f"{DIRECTORY_VARIABLE}={shlex.quote(str(cluster.directory))}"
-            click.echo(f"  export {variable}    # other commands find it by this")
+            click.echo(f"  # other commands find it by this:\n  export {variable}")
         first = ("qlog topic create orders",) if is_new else ()
         for words in (*first, *map(cluster.command, ("status", "stop"))):
             click.echo(f"  {words}")
