@@ -177,6 +177,11 @@ def cell(value: object) -> str:
     return shown(text)
 
 
+def counted(count: int, what: str) -> str:
+    """Return a count with what is counted, which is given in the singular."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 

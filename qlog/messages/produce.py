@@ -29,7 +29,7 @@ from qlog.connection import (
 )
 from qlog.messages.produce_input import InputFormat, InputMessage, messages, opened
 from qlog.messages.template import Template
-from qlog.output import Format, output_option, print_record
+from qlog.output import Format, counted, output_option, print_record
 from qlog.parsed import Parsed, parse_duration, parse_time
 from qlog.progress import Show, progress_bars, show_nothing
 from quorumlog.command_errors import CliError, ExitCode, explain
@@ -367,7 +367,7 @@ async def _send(
         tally.close()
         if stop.requested.is_set() and tally.pending:
             click.echo(
-                f"stopping; {len(tally.pending)} messages wait for their receipts "
+                f"stopping; {counted(len(tally.pending), 'message')} without a receipt yet "
                 "(again: do not wait)",
                 err=True,
             )
@@ -403,12 +403,13 @@ def _verdict(tally: Tally, reading_error: CliError | None, *, is_stopped: bool) 
         raise reading_error
     if tally.first_error is not None:
         reason = explain(tally.first_error)
-        skip = f"; to go on, skip the first {tally.in_order_count} messages"
+        first = "message" if tally.in_order_count == 1 else f"{tally.in_order_count} messages"
+        skip = f"; to go on, skip the first {first}"
         counts = "nothing was sent"
         if tally.acked_count or tally.unknown_count:
             counts = (
-                f"{tally.failed_count} messages failed and {tally.unknown_count} are unknown, "
-                f"{tally.acked_count} were acked"
+                f"{counted(tally.failed_count, 'message')} failed, {tally.unknown_count} unknown, "
+                f"{tally.acked_count} acked"
             )
         raise CliError(
             f"{counts}: {reason.what}",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qlog.command_decorators import Printout, TableRows, cluster_command
+from qlog.output import counted
 from quorumlog.cluster.routes import is_address
 from quorumlog.command_errors import CliError, ExitCode
 
@@ -119,4 +120,6 @@ def _rows(columns: Sequence[str], copies: Sequence[object]) -> TableRows:
 
 
 def _count(message_count: int | None) -> str:
-    return "RocketMQ's own" if message_count is None else f"{message_count} messages in it"
+    return (
+        "RocketMQ's own" if message_count is None else f"{counted(message_count, 'message')} in it"
+    )

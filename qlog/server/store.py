@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qlog.output import Format, output_option, print_record, print_rows, print_text
+from qlog.output import Format, counted, output_option, print_record, print_rows, print_text
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 
@@ -191,7 +191,7 @@ def verify(directory: str, output: Format, **options: Any) -> int:
     ]
     _print(summary, "findings", rows, _FINDING_COLUMNS, output)
     if total > len(findings):
-        click.echo(f"{total - len(findings)} more findings are not shown", err=True)
+        click.echo(f"{counted(total - len(findings), 'finding')} not shown", err=True)
     return ExitCode.FINDINGS if total else ExitCode.OK
 
 
@@ -251,13 +251,15 @@ def repair(
     if not findings:
         verdict = "nothing is wrong, nothing to do"
     elif not actions:
-        verdict = f"{len(findings)} findings, and nothing that a repair could do"
+        verdict = f"{counted(len(findings), 'finding')}, and nothing that a repair could do"
     elif not is_applied:
-        verdict = f"{len(actions)} steps are planned, nothing was changed; run it with --apply"
+        verdict = (
+            f"{counted(len(actions), 'step')} planned, nothing was changed; run it with --apply"
+        )
         if loss is not None:
             verdict += " --accept-loss, or refetch from a replica"
     elif left:
-        verdict = f"applied; {left} findings are left"
+        verdict = f"applied; {counted(left, 'finding')} left"
     else:
         verdict = "applied; no finding is left"
     summary = {
