@@ -22,8 +22,8 @@ def explain(code: str) -> dict[str, object]:
 
     \b
     Keys of -o json:
-      code, status (of gRPC; null for one of the client or of qlog local), retryable, outcome,
-      exit_code, meaning
+      code, status (of gRPC; null for one of the client or of qlog local),
+      retryable, outcome, exit_code, meaning
 
     \b
     Examples:

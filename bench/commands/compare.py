@@ -54,9 +54,9 @@ def compare(
     Keys of -o json:
       bench, modes, published, link_delay_ms, kills, seed, load,
       machine, directory, directory_kind, node_count, limits
-      modes: mode, acked_msgs_per_s, acked_mb_per_s, durability, batch_latency, serial_latency,
-        acked_count, failed_count, unknown_count, read_count, lost_count, duplicate_count,
-        out_of_order_count, reported_lost_count, rto
+      modes: mode, acked_msgs_per_s, acked_mb_per_s, durability, batch_latency,
+        serial_latency, acked_count, failed_count, unknown_count, read_count,
+        lost_count, duplicate_count, out_of_order_count, reported_lost_count, rto
       published: what, acked_msgs_per_s, rpo, rto
 
     \b

@@ -78,18 +78,19 @@ def fleet(
     \b
     Keys of -o json:
       host_count, broker_group_count, seed, faults, acked_share, acked_share_min,
-      failover_count, failover_p50_s, failover_p99_s, failover_max_s, repair_size_bytes,
-      repair_bytes_per_s_max, hand_over_count, replaced_count, unplaced_count, lost_count,
-      no_quorum_count_max, hot_ratio_max, hot_ratio_end, samples
-      samples: at_s, event, acked_share, leaderless_count, no_quorum_count, behind_count,
-        down_count, hot_ratio, repair_bytes_per_s
+      failover_count, failover_p50_s, failover_p99_s, failover_max_s,
+      repair_size_bytes, repair_bytes_per_s_max, hand_over_count, replaced_count,
+      unplaced_count, lost_count, no_quorum_count_max, hot_ratio_max,
+      hot_ratio_end, samples
+      samples: at_s, event, acked_share, leaderless_count, no_quorum_count,
+        behind_count, down_count, hot_ratio, repair_bytes_per_s
     With --placement an array of: broker_group, leader, hosts
 
     \b
     Examples:
-      qlog fleet --rate 3Mmsg/s --size 1KiB --batch 50 --zones 3 --broker-groups 300 --hosts 30
-      qlog fleet --rate 100kmsg/s --size 1KiB --zones 3 --fault zone:z0@60+600 --plot fleet.png
-      qlog fleet --rate 1Mmsg/s --size 512 --zones 3 --random-faults 20 -o json | jq .acked_share
+      qlog fleet --rate 3Mmsg/s --size 1KiB --batch 50 --broker-groups 300
+      qlog fleet --rate 100kmsg/s --size 1KiB --zones 3 --fault zone:z0@60+600
+      qlog fleet --rate 1Mmsg/s --size 512 --random-faults 20 --plot fleet.png
 
     Ends with 0, or with 1 when a broker group lost its quorum or its log.
     """
@@ -160,9 +161,10 @@ def _scenario(
     from planning.commands.formats import format_sizes
 
     calibrated = calibration_file.load(calibration)
+    planned = plan(demand_of(load), calibrated, format_sizes())
     calibration_file.tell_origin(calibrated)
     return scenario_of(
-        plan(demand_of(load), calibrated, format_sizes()),
+        planned,
         calibrated,
         host_count=hosts,
         group_count=groups,

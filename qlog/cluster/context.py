@@ -49,7 +49,7 @@ def create(name: str, server: str, **files: str) -> dict[str, Any]:
     \b
     Examples:
       qlog context create test --server 10.0.0.1:8081,10.0.0.2:8081
-      qlog context create prod -s prod1:8081 --tls-ca ca.pem && qlog context use prod
+      qlog context create prod -s prod1:8081 --tls-ca ca.pem
     """
     contexts, server = Contexts.load(), addresses(server)
     if name == DEFAULT:

@@ -196,10 +196,10 @@ def consume(
 
     \b
     Keys of -o json:
-      topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, log_position, body_size_bytes, body_encoding (utf-8 or base64,
-      then ", compressed" for a body that cannot be unpacked), body,
-      broker_group
+      topic, queue_id, queue_offset, message_id, key, tag, properties,
+      born_unix_ms, store_unix_ms, log_position, body_size_bytes, body_encoding
+      (utf-8 or base64, then ", compressed" for a body that cannot be unpacked),
+      body, broker_group
 
     Bytes of keys and properties that are no UTF-8 are written as \\udcXX, which is an escape of
     JSON: Python has the bytes back by .encode("utf-8", "surrogateescape"). All output of qlog is
@@ -211,7 +211,7 @@ def consume(
       qlog consume orders --from end -o jsonl | jq .body
       qlog consume orders --from @-15m --until end
       qlog consume orders --from -100 --until end
-      qlog consume orders --from @2026-01-31T12:00:00Z --until @2026-01-31T13:00:00Z
+      qlog consume orders --from @2026-01-31T12:00Z --until @2026-01-31T13:00Z
       qlog consume orders --sql "amount > 100 AND country IN ('DE', 'FR')"
       qlog consume orders --group billing --max-count 100
       qlog consume orders --group workers --pop

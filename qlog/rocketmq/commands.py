@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qlog.command_decorators import Printout, TableRows, cluster_command
+from qlog.output import counted
 from quorumlog.cluster.routes import is_address
 from quorumlog.command_errors import CliError, ExitCode
 
@@ -63,7 +64,8 @@ async def import_cluster(
     \b
     Keys of -o json:
       topics, groups, skipped, refused
-      topics: topic, queue_count, message_count, size_bytes (of bodies), duration_s, gap_count
+      topics: topic, queue_count, message_count, size_bytes (of bodies),
+        duration_s, gap_count
       groups: group, is_new, offset_count, stored_count
       skipped: topic, message_count
       refused: name, what, why, do
@@ -71,7 +73,7 @@ async def import_cluster(
     \b
     Examples:
       qlog rocketmq import 10.0.0.1:9876
-      qlog rocketmq import "10.0.0.1:9876;10.0.0.2:9876" --topic orders --group billing
+      qlog rocketmq import "10.0.0.1:9876;10.0.0.2:9876" --group billing
       qlog rocketmq import 10.0.0.1:9876 --source-keys keys.txt --source-ca ca.pem
       qlog rocketmq import 10.0.0.1:9876 -o json | jq .refused
 
@@ -118,4 +120,6 @@ def _rows(columns: Sequence[str], copies: Sequence[object]) -> TableRows:
 
 
 def _count(message_count: int | None) -> str:
-    return "RocketMQ's own" if message_count is None else f"{message_count} messages in it"
+    return (
+        "RocketMQ's own" if message_count is None else f"{counted(message_count, 'message')} in it"
+    )

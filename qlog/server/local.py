@@ -17,7 +17,7 @@ import click
 
 from qlog.command_decorators import Printout, TableRows, print_printout
 from qlog.connection import confirm, timeout_option
-from qlog.output import Format, output_option
+from qlog.output import Format, counted, output_option
 from qlog.parsed import Parsed, parse_duration
 from qlog.progress import lines_shown
 from qlog.watch import Condition, watched
@@ -128,7 +128,7 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
         click.echo(f"\n{done}; clients connect to\n  {cluster.bootstrap}\nnext:")
         if "--dir" in cluster.command("status"):
             variable = f"{DIRECTORY_VARIABLE}={shlex.quote(str(cluster.directory))}"
-            click.echo(f"  export {variable}    # other commands find it by this")
+            click.echo(f"  # other commands find it by this:\n  export {variable}")
         first = ("qlog topic create orders",) if is_new else ()
         for words in (*first, *map(cluster.command, ("status", "stop"))):
             click.echo(f"  {words}")
@@ -204,8 +204,9 @@ def status(directory: str | None) -> Printout:
 
     \b
     Keys of -o json:
-      node_id, broker_group, state, role, is_ready, term, leader_id, commit_index, applied_index,
-      address, peer_address, http_address, pid, directory, detail, cluster_id
+      node_id, broker_group, state, role, is_ready, term, leader_id,
+      commit_index, applied_index, address, peer_address, http_address, pid,
+      directory, detail, cluster_id
     """
     with _explained():
         return _status(_opened(directory))
@@ -400,7 +401,7 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
     if differs:
         raise CliError(
             f"{cluster.directory} holds a cluster that was made with another {differs[0]}",
-            f"it has {node_count} nodes in each of {_counted(group_count, 'broker group')}, "
+            f"it has {node_count} nodes in each of {counted(group_count, 'broker group')}, "
             f"from port {cluster.base_port} on, flush={cluster.flush}, "
             f"replication={cluster.replication}"
             f"{', at RocketMQ ports' if cluster.has_rocketmq else ''}",
@@ -424,11 +425,7 @@ def _status(cluster: "LocalCluster") -> Printout:
 
 
 def _count(nodes: list[int]) -> str:
-    return _counted(len(nodes), "node")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    return counted(len(nodes), "node")
 
 
 @contextmanager

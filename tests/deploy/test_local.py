@@ -112,7 +112,7 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
 
     hints = local(root, "start", "--nodes", "1").stdout.partition("next:\n")[2].splitlines()
     try:
-        export, create, status, stop = hints
+        _, export, create, status, stop = hints
         refused = local(root, "purge", "--yes", code=3)
         assert "node 1 of" in refused.stderr
         variable, value = shlex.split(export, comments=True)[1].split("=")

@@ -1,6 +1,7 @@
 """`qlog plan` and `qlog fleet`: their output, exit codes and errors."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,17 @@ def test_a_plan_has_figures_with_formulas() -> None:
     assert f") with {groups} of 3 nodes" in answer["answer"]
     for figure in by_name:
         assert figure in table.stdout
-    assert "note: nothing was measured" in table.stderr
+    assert [line for line in table.output.splitlines() if "note:" in line] == [
+        table.output.splitlines()[-1]
+    ], "it comes after the answer"
+    assert table.stderr.startswith("note: nothing was measured")
+
+
+def test_a_plan_of_one_counts_in_the_singular() -> None:
+    small = ("--rate", "50msg/s", "--size", "1KiB", "--copies", "1", "--failures", "0")
+    text = qlog("plan", *small).stdout
+    assert "need 1 host (by" in text
+    assert not re.findall(r"\b1 [a-z_]+s\b", text.replace("1 ms", ""))
 
 
 @pytest.mark.parametrize(
