@@ -134,8 +134,10 @@ def _local_servers() -> str | None:
         ) from error
     if known is None or known.is_running:
         return None if known is None else known.addresses
-    with suppress(OSError), socket.create_connection(("127.0.0.1", DEFAULT_PORT), _LOOK_S):
-        return None
+    for addresses in (known.addresses, DEFAULT_SERVER):  # 'qlog serve' may run its nodes.
+        for host, _, port in (one.rpartition(":") for one in addresses.split(",")):
+            with suppress(OSError), socket.create_connection((host, int(port)), _LOOK_S):
+                return addresses
     raise CliError(
         f"the local cluster in {default_directory()} is stopped",
         f"none of its nodes runs, and no --server, {SERVER_VARIABLE} or context names another",
