@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from deploy.local_process import NodeProcess, free_ports, is_free
+from node.runtime.node_file import NODE_FILE
 from quorumlog.local_cluster import CAUSES, started_at
 from store.durability.identity import lock_holder
 
@@ -157,8 +158,9 @@ class LocalNode:
 def adopt(node: LocalNode, data: Path) -> None:
     """Let a process that another command started on the node's data directory be that node's."""
     pid = lock_holder(str(data))
-    if pid:
-        with contextlib.suppress(ProcessLookupError):
+    # A repair of the store has the lock, too, and is no node.
+    with contextlib.suppress(OSError, ValueError):
+        if pid and json.loads((data / NODE_FILE).read_text("utf-8"))["pid"] == pid:
             node.process = NodeProcess(pid, started_at(pid), is_strange=True)
 
 

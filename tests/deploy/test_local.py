@@ -204,8 +204,7 @@ def test_a_node_that_another_command_started_is_found_and_stopped(
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     command = [sys.executable, "-P", "-m", "node", "--config", str(tmp_path / "node-1/node.toml")]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as node:
-        lock = tmp_path / "node-1/data/lock"
-        wait_for("the lock", lambda: lock.exists() and lock.read_text())
+        wait_for("the node", (tmp_path / "node-1/data/node.json").exists)
         assert "all nodes were running already" in local(tmp_path, "start").stdout
         state = states(tmp_path)[1]
         assert (state["state"], state["pid"]) == ("running", node.pid)
