@@ -235,7 +235,10 @@ class LazyGroup(click.Group):
         try:
             check_polling()
             _check_docstrings()
-            result = super().main(args, prog_name, standalone_mode=False, **extra)
+            words = list(sys.argv[1:] if args is None else args)
+            if words[:1] == ["help"]:
+                words = [*words[1:], "--help"]
+            result = super().main(words, prog_name, standalone_mode=False, **extra)
             sys.stdout.flush()  # Here, so that a broken pipe is met below and not at exit.
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()

@@ -134,8 +134,10 @@ def _local_servers() -> str | None:
         ) from error
     if known is None or known.is_running:
         return None if known is None else known.addresses
-    with suppress(OSError), socket.create_connection(("127.0.0.1", DEFAULT_PORT), _LOOK_S):
-        return None
+    for addresses in (known.addresses, DEFAULT_SERVER):  # 'qlog serve' may run its nodes.
+        for host, _, port in (one.rpartition(":") for one in addresses.split(",")):
+            with suppress(OSError), socket.create_connection((host, int(port)), _LOOK_S):
+                return addresses
     raise CliError(
         f"the local cluster in {default_directory()} is stopped",
         f"none of its nodes runs, and no --server, {SERVER_VARIABLE} or context names another",
@@ -184,6 +186,9 @@ async def connected(
 async def propose(client: "Client", error: QuorumlogError) -> None:
     """Add to an error that a topic or a consumer group does not exist which name is near it."""
     names: list[str] = []
+    command = click.get_current_context().info_name
+    if error.code == "node.unknown_topic" and command not in ("produce", "consume"):
+        error.remedy = "check the name: 'qlog topic list' has all"  # To make it would not help.
     with suppress(QuorumlogError):
         if error.code == "node.unknown_topic":
             names = [info.topic for info in await client.admin.list_topics()]
@@ -292,8 +297,10 @@ def confirm(question: str, *, is_confirmed: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise CliError(
-            "this cannot be undone, and there is no terminal to confirm it",
-            question,
+            f"it needs a confirmation: {question}",
+            "stdin is no terminal, and a command that cannot be undone needs --yes there",
             "run it again with --yes",
         )
-    click.confirm(question, abort=True, err=True)
+    if not click.confirm(question, err=True):
+        click.echo("nothing was changed", err=True)
+        click.get_current_context().exit(ExitCode.FINDINGS)

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -55,12 +55,11 @@ def _settings(
     settings: dict[str, object] = {}
     for one in given:
         name, equals, value = one.partition("=")
-        if not equals:
+        if not equals or not name.isidentifier():
             raise click.BadParameter(f"{one!r} is not NAME=VALUE")
-        try:
-            settings[name] = json.loads(value)
-        except ValueError:
-            settings[name] = value
+        settings[name] = value
+        with suppress(ValueError):  # TOML has no null.
+            settings[name] = value if value == "null" else json.loads(value)
     return settings or None
 
 
@@ -119,8 +118,9 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
         with _alone(directory or default_directory()):
             is_new = not os.path.exists(os.path.join(directory or default_directory(), STATE_FILE))
             cluster = _made(directory, _Given(**given))
-            started = cluster.start()
-        with _progress() as progress:
+            with _undone(cluster) if is_new else nullcontext():
+                started = cluster.start()
+        with _undone(cluster) if is_new else nullcontext(), _progress() as progress:
             cluster.wait_ready(progress=progress)
         print_printout(_status(cluster), {"": _STATE_COLUMNS}, output)
     if output is Format.TABLE:
@@ -141,7 +141,8 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
 def stop(directory: str | None, node: int | None) -> int:
     """Stop the nodes gracefully: leadership handed over, everything synced. Nothing is deleted.
 
-    Does nothing when they do not run.
+    Does nothing when they do not run. A node that 'qlog serve' runs on a directory of the cluster
+    is stopped, too.
     """
     with _explained():
         cluster = _opened(directory)
@@ -150,7 +151,8 @@ def stop(directory: str | None, node: int | None) -> int:
         killed = cluster.stop(*chosen)
     for one in killed:
         click.echo(f"node {one} did not end in time and was killed", err=True)
-    click.echo(f"stopped {_count(running)}" if running else "nothing was running")
+    idle = "nothing was running" if node is None else f"node {node} was not running"
+    click.echo(f"stopped {_count(running)}" if running else idle)
     return ExitCode.OK
 
 
@@ -244,8 +246,9 @@ def kill(
             if not node:
                 do = f"see {cluster.command('status')}"
                 raise CliError("no node leads", "there is no quorum", do)
-        was_alive = cluster.kill(node)
-    click.echo(f"killed node {node}" if was_alive else f"node {node} was not running")
+        _check_running(cluster, node)
+        cluster.kill(node)
+    click.echo(f"killed node {node}")
     return ExitCode.OK
 
 
@@ -258,7 +261,7 @@ def restart(directory: str | None, node: int | None, no_wait: bool, output: Form
     """Stop and start nodes in turn, so that the cluster continues to serve."""
     with _explained():
         cluster = _opened(directory)
-        chosen = cluster.node_ids if node is None else (node,)
+        chosen = cluster.member_ids if node is None else (node,)
         stopped = [one for one in chosen if not cluster.is_alive(one)]
         if stopped:  # First, since the others may have no majority without them.
             cluster.start(*stopped)
@@ -304,6 +307,7 @@ def pause(directory: str | None, node: int) -> int:
     """Keep a node from running (SIGSTOP), as a machine that hangs; connections stay open."""
     with _explained():
         cluster = _opened(directory)
+        _check_running(cluster, node)
         cluster.pause(node)
     resume_it = f"{cluster.command('resume')} --node {node}"
     click.echo(f"paused node {node}; it goes on after {resume_it}")
@@ -316,7 +320,9 @@ def pause(directory: str | None, node: int) -> int:
 def resume(directory: str | None, node: int) -> int:
     """Let a node run again that was paused."""
     with _explained():
-        _opened(directory).resume(node)
+        cluster = _opened(directory)
+        _check_running(cluster, node)
+        cluster.resume(node)
     click.echo(f"node {node} runs again")
     return ExitCode.OK
 
@@ -330,6 +336,15 @@ def _opened(directory: str | None) -> "LocalCluster":
     return LocalCluster.open(directory or default_directory())
 
 
+def _check_running(cluster: "LocalCluster", node_id: int) -> None:
+    """Raise LocalError `local.not_running` for a node whose process has ended."""
+    from deploy.local import LocalError
+
+    if not cluster.is_alive(node_id):
+        what = f"node {node_id} of {cluster.directory} does not run"
+        raise LocalError("local.not_running", what, f"start it: {cluster.command('start')}")
+
+
 class _Given(NamedTuple):
     """Options of the cluster from the command line; None: not given."""
 
@@ -340,6 +355,26 @@ class _Given(NamedTuple):
     replication: str | None
     rocketmq: bool | None
     setting: dict[str, object] | None
+
+
+@contextmanager
+def _undone(cluster: "LocalCluster") -> Iterator[None]:
+    """Take a new cluster back that cannot start: the next one there may have other settings.
+
+    Not when a node is ready: it may have acknowledged messages."""
+    from deploy.local import LocalError
+
+    try:
+        yield
+    except LocalError as error:
+        is_ended = error.code in ("local.died", "local.no_room", "local.port_taken")
+        if is_ended and not any(state.is_ready for state in cluster.status()):
+            cluster.stop()
+            cluster.purge(keeps_logs=True)
+            logs = f"{cluster.directory}/node-*/log"
+            do = f"correct that, and start again: no node runs; {logs} has what they said"
+            raise LocalError(error.code, error.what, do) from error
+        raise
 
 
 @contextmanager
@@ -372,16 +407,22 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
     except LocalError as error:
         if error.code != "local.none":
             raise
-        return LocalCluster.create(
-            root,
-            3 if given.nodes is None else given.nodes,
-            groups=1 if given.broker_groups is None else given.broker_groups,
-            flush=given.flush or "sync",
-            replication=given.replication or "raft",
-            base_port=given.port,
-            rocketmq=bool(given.rocketmq),
-            settings=given.setting,
-        )
+        from node.config.load import ConfigError
+        from qlog.server.settings import as_cli_error
+
+        try:
+            return LocalCluster.create(
+                root,
+                3 if given.nodes is None else given.nodes,
+                groups=1 if given.broker_groups is None else given.broker_groups,
+                flush=given.flush or "sync",
+                replication=given.replication or "raft",
+                base_port=given.port,
+                rocketmq=bool(given.rocketmq),
+                settings=given.setting,
+            )
+        except ConfigError as wrong:
+            raise as_cli_error(wrong, ExitCode.USAGE) from wrong
     group_count = len(cluster.groups)
     node_count = len(cluster.node_ids) // group_count
     own = _Given(

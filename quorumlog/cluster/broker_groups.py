@@ -37,6 +37,7 @@ REFRESH_FIRST_MS: Final = 1_000  # Nodes that were just started learn of each ot
 PROBE_MS: Final = 250
 GONE_AFTER_S: Final = 60.0
 GROUPS_MAX: Final = 32
+_LOOPBACK: Final = ("127.", "localhost:", "[::1]:")
 REFRESHED_TOPICS_MAX: Final = 1_000  # Topics of one group in one question.
 
 
@@ -152,10 +153,13 @@ class BrokerGroups:
                     raise
                 if deadline.has_passed:
                     cause = error.message.removesuffix("; is the node running?")
-                    raise UnavailableError(
+                    unavailable = UnavailableError(
                         f"none of {', '.join(self.bootstrap)} answered within "
                         f"{deadline.timeout_ms:.0f} ms ({cause}); check that nodes run there"
-                    ) from error
+                    )
+                    if all(one.startswith(_LOOPBACK) for one in self.bootstrap):
+                        unavailable.proposal = "start nodes here with 'qlog local start', or "
+                    raise unavailable from error
             await backoff.pause()
         await self._survey()
         # One attempt is enough: a group that does not answer now is away until it does.

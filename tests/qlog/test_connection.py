@@ -91,9 +91,41 @@ def test_tls_needs_a_certificate_with_its_key(
 def test_irreversible_commands_need_a_yes_without_a_terminal() -> None:
     result = CliRunner().invoke(main, ["topic", "delete", "orders", "-s", "127.0.0.1:1"])
     assert result.exit_code == 3
-    assert "orders" in result.stderr
-    assert "run it again with --yes" in result.stderr
+    assert result.stderr.splitlines() == [
+        "error: it needs a confirmation: Delete topic orders and all its messages?",
+        "  why: stdin is no terminal, and a command that cannot be undone needs --yes there",
+        "  do:  run it again with --yes",
+    ]
     confirm("?", is_confirmed=True)
+
+
+def test_a_no_changes_nothing_and_is_no_interrupt() -> None:
+    ours, theirs = os.openpty()
+    program = "from qlog import main; main(prog_name='qlog')"
+    words = ["topic", "delete", "orders", "-s", "127.0.0.1:1"]
+    with open(ours, "wb", buffering=0) as terminal, open(theirs, "rb", buffering=0) as stdin:
+        terminal.write(b"n\n")
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("nothing was changed\n")
+
+
+@pytest.mark.parametrize(
+    ("server", "is_near"), [("127.0.0.1:1", True), ("[::1]:1,localhost:1", True), ("0:1", False)]
+)
+def test_where_no_node_answers_on_this_machine_the_local_cluster_is_named(
+    server: str, is_near: bool
+) -> None:
+    words = ["topic", "list", "-s", server, "--timeout", "100ms"]
+    do = CliRunner().invoke(main, words).stderr.splitlines()[-1]
+    assert do.endswith("check that nodes run there")
+    assert ("start nodes here with 'qlog local start', or check" in do) is is_near
 
 
 async def test_signals_set_events_one_after_the_other() -> None:

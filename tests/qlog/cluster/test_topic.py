@@ -19,7 +19,11 @@ def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
     expected = {"topic": "life", "queue_count": 2, "permission": "rw", "message_type": "MIXED"}
     assert made == {**expected, "shares": [share]}
     again = qlog("topic", "create", "life", code=5)
-    assert "did you mean 'life'?" in qlog("topic", "describe", "liff", code=4).stderr
+    for verb in (("describe",), ("delete", "--yes")):
+        remedy = qlog("topic", *verb, "liff", code=4).stderr.splitlines()[-1]
+        assert remedy == (
+            "  do:  did you mean 'life'? else check the name: 'qlog topic list' has all"
+        )
     assert len(again.stderr.splitlines()) == 3
     assert "life" in again.stderr
     grown = qlog.json("topic", "create", "life", "--queues", 4, "--exist-ok")
