@@ -153,6 +153,7 @@ def tls_files(server: str | None) -> ClientTls:
             f"only one of {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} is set",
             "a client certificate is of use with its private key only",
             "set both or none",
+            ExitCode.USAGE,
         )
     context = Contexts.load().chosen() if server is None and not any(files) else None
     return context.tls if context else files

@@ -41,7 +41,7 @@ class ExitCode(enum.IntEnum):
 
     OK = 0
     FINDINGS = 1  # The work was done, with a bad result: damage, a failed verdict.
-    USAGE = 2  # The command line makes no sense; nothing was done.
+    USAGE = 2  # The command line, or a file of the user's settings, makes no sense: nothing done.
     FAILED = 3  # The operation could not be done, or broke off; none of the following is known.
     NOT_FOUND = 4  # The cluster has no such topic, group, message or node.
     REFUSED = 5  # The cluster refused it, and will refuse the same again.
@@ -204,15 +204,19 @@ def nearest(name: str, names: Sequence[str]) -> str:
 
 def _explain_coded(error: Exception) -> Explanation:
     """Split the text of an error of ours, which is "what, with numbers; what to do" in one line."""
-    what, _, do = str(error).rpartition("; ")
+    cause = shown(getattr(error, "cause", ""))
+    what, found, do = str(error).partition(f": {cause}; ")
+    if not (cause and found):
+        what, _, do = str(error).rpartition("; ")
     code, outcome = str(getattr(error, "code", "")), getattr(error, "outcome", None)
     outcome = getattr(outcome, "value", outcome)
     is_retryable = getattr(error, "retryable", False)
+    cause = cause or _cause(code, error)
     if not what:
         what, do = do, "run it again" if is_retryable else f"see qlog explain {code}"
     return Explanation(
         what,
-        _cause(code, error) + (", and the effect is unknown" if outcome == "unknown" else ""),
+        cause + (", and the effect is unknown" if outcome == "unknown" else ""),
         getattr(error, "proposal", "") + do,
         exit_code_of(code, is_retryable=is_retryable, is_unknown=outcome == "unknown"),
         code,
@@ -235,6 +239,8 @@ def exit_code_of(code: str, *, is_retryable: bool, is_unknown: bool) -> ExitCode
     from quorumlog.error_codes import CODES
 
     layer, _, word = code.rpartition(".")
+    if code == "client.tls_file":
+        return ExitCode.USAGE
     if is_unknown:
         return ExitCode.UNKNOWN
     if word in _NOT_FOUND:

@@ -32,13 +32,15 @@ class QuorumlogError(Exception):
     `outcome` what is known about its effect. `leader_id` (0: unknown) and `leader_address` are the
     node's hint, `retry_after_ms` its advice. `attempts` counts the attempts of the call.
     `faulty_records` are the messages with this fault in a batch that was refused as a whole, by
-    number from 0; empty where that is not known. `proposal` begins the remedy on a command line.
+    number from 0; empty where that is not known. `proposal` begins the remedy on a command line,
+    where `cause` stands for the meaning of the code if it is known.
     """
 
     code: str = "client.error"
     retryable: bool = False
     outcome: Outcome = Outcome.NOT_APPLIED
     proposal: str = ""
+    cause: str = ""
 
     def __init__(
         self,

@@ -53,8 +53,10 @@ async def as_tls_trouble(
             what, do = f"{what}, and {dates.what}", dates.do
     elif reason is DEMANDS_ONE:
         do = f"give the client a certificate and its key {_FILES}"
-    text = f"{address}: {what}; {do}"
-    return UnavailableError(text, code=TLS_TROUBLE, retryable=False)
+    text = f"no TLS with {address}: {what}; {do}"
+    trouble = UnavailableError(text, code=TLS_TROUBLE, retryable=False)
+    trouble.cause = what
+    return trouble
 
 
 async def _found(address: str, tls: TlsCredentials | None) -> TlsReason | None:

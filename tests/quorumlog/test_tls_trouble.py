@@ -11,6 +11,7 @@ from node.peers.security.tls import TlsFiles, grpc_server_credentials
 from qlog.server.authority import Authority
 from quorumlog import ClientTls, errors
 from quorumlog.cluster.tls_trouble import TLS_TROUBLE
+from quorumlog.command_errors import explain
 from tests.node.peers.certificates import new_year
 from tests.patience import PATIENCE_S
 
@@ -77,6 +78,8 @@ async def test_a_fault_of_tls_is_named_and_not_retried(tmp_path: Path, case: str
                 pass
         error = refused.value
         assert (error.code, error.retryable) == (TLS_TROUBLE, False)
-        assert str(error).startswith(f"127.0.0.1:{port}: ")
+        told = explain(error)
+        assert told.what == f"no TLS with 127.0.0.1:{port}"
+        assert str(error) == f"{told.what}: {told.why}; {told.do}"
     finally:
         await server.stop(0)

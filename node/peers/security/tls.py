@@ -6,7 +6,6 @@ trusts the system's CAs and proves nothing itself. A certificate must name the h
 address) that peers and clients dial. Files are read when a node starts, and not again.
 """
 
-import codecs
 import contextlib
 import re
 import ssl
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from node.errors.common import NodeError
 from quorumlog.tls_words import reason_of_key
+from quorumlog.user_files import CERTIFICATE, PRIVATE_KEY, UserFileError, read_pem
 
 if TYPE_CHECKING:
     import grpc
@@ -164,8 +164,6 @@ def _load(files: TlsFiles, name: str, context: ssl.SSLContext) -> None:
 
 def _read(files: TlsFiles, name: str) -> bytes:
     try:
-        content: bytes = getattr(files, name).read_bytes()
-    except OSError as error:
-        reason = f"the file cannot be read: {error.strerror}"
-        raise files.error(name, reason, "check the path and its owner") from error
-    return content.removeprefix(codecs.BOM_UTF8)  # gRPC would find no PEM behind it.
+        return read_pem(getattr(files, name), PRIVATE_KEY if name == "key" else CERTIFICATE)
+    except UserFileError as error:
+        raise files.error(name, error.what, error.do) from error

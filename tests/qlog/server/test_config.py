@@ -95,6 +95,6 @@ def test_show_names_every_setting_and_its_origin(tmp_path: Path) -> None:
 
 def test_show_of_wrong_settings_names_all_of_them() -> None:
     result = run("show", "--flush", "never")
-    assert result.exit_code == 3
+    assert result.exit_code == 2
     assert result.stderr.startswith("error: 3 settings are wrong\n  why: ")
     assert all(word in result.stderr for word in ("node_id", "directory", "flush = never"))
