@@ -14,6 +14,7 @@ from qlog import main
 from qlog.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from qlog.server.authority import Authority
 from quorumlog.command_errors import ExitCode
+from tests.node.peers.certificates import new_year
 from tests.node.processes import SingleNode
 
 
@@ -125,3 +126,24 @@ def test_a_file_that_cannot_be_used_is_refused_by_name(
         assert part in refused.output
     assert "_ssl.c" not in refused.output or fault == "no key"
     assert not (tmp_path / "data").exists()
+
+
+DATES = {"ended at": (2000, 2001), "begins at": (2098, 2099)}
+
+
+@pytest.mark.parametrize("words", DATES)
+def test_check_warns_of_dates_in_the_words_of_the_node(tmp_path: Path, words: str) -> None:
+    begins, ends = map(new_year, DATES[words])
+    files = Authority(tmp_path, ends=new_year(2100)).files("node", begins=begins, ends=ends)
+    flags = {"tls_certificate_file": str(files.certificate), "tls_key_file": str(files.key)}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+    fixed = ["--node-id=1", f"--directory={tmp_path / 'c'}", "-o", "json"]
+    checked = run("config", "check", *fixed, *options)
+    assert checked.exit_code == 0
+    (row,) = json.loads(checked.stdout)
+    assert (row["severity"], row["key"]) == ("warning", "tls_certificate_file")
+    assert row["what"].startswith(f"the certificate {words} ")
+    said = row["what"].replace("certificate", "certificate in tls_certificate_file", 1)
+    if words == "ended at":  # One start is enough: the words have one source.
+        with SingleNode(tmp_path / "n", **flags) as node:
+            assert f"{said}; {row['suggestion']}" in node.log_path.read_text()
