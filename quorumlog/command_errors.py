@@ -260,6 +260,7 @@ _REFUSED: Final = {"wrong_type", "too_large", "limit_exceeded", "record_format"}
 """Of these words of codes, those of the client and the store are about what a call hands in."""
 _REMEDIES: Final = {
     errno.ENOENT: "check the path",
+    errno.EEXIST: "name another path, or move away what is there",
     errno.ENOTDIR: "check the path",
     errno.EISDIR: "name a file",
     errno.EACCES: "check the permissions of the path, and the user that runs it",

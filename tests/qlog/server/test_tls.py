@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -33,16 +34,44 @@ def test_made_files_serve_a_node_and_its_clients(tmp_path: Path) -> None:
     assert again.exit_code == 3
     assert "has ca.pem, server.pem, server.key, client.pem, client.key already" in again.stderr
     text = run("tls", "dev", tmp_path / "o'ther").stdout
-    settings, _, exports = text.partition("# into the shell of qlog:\n")
+    settings, _, rest = text.partition("# or three nodes on this machine:\n")
+    start, _, exports = rest.partition("# into the shell of qlog:\n")
     assert tomllib.loads(settings).keys() == given["settings"].keys()
-    assert exports.count("export QUORUMLOG_CLIENT_TLS_") == 3
-    flags = {name: "" if value is True else value for name, value in given["settings"].items()}
-    with SingleNode(tmp_path / "n", **flags) as node:
-        address = node.node_json()["address"]
+    environment = dict(line.split("=") for line in shlex.split(exports) if "=" in line)
+    assert environment.keys() == given["environment"].keys()
+    local = ["--dir", str(tmp_path / "local")]
+    try:
+        started = run(*shlex.split(start)[1:], *local, "--nodes", "1", "-o", "json")
+        assert started.exit_code == 0, started.stderr
+        address = json.loads(started.stdout)[0]["address"]
         for host in ("127.0.0.1", "localhost"):
             at = f"{host}:{address.rpartition(':')[2]}"
-            shown = run("topic", "list", "-s", at, environment=given["environment"])
+            shown = run("topic", "list", "-s", at, environment=environment)
             assert shown.exit_code == 0, shown.stderr
+    finally:
+        run("local", "stop", *local)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "a b",
+        "x\ny",
+        "node1:8081",
+        "[::1]",
+        "a" * 64,
+        "10.0.0.0/8",
+        "10.0.0.256",
+        "-x.y",
+        "é.example",
+    ],
+)
+def test_a_host_that_no_certificate_can_name_is_refused(tmp_path: Path, host: str) -> None:
+    refused = run("tls", "dev", tmp_path / "certs", "--host", host)
+    assert refused.exit_code == ExitCode.USAGE
+    assert f"{host!r} is neither a host name nor an IP address" in refused.stderr
+    assert not list((tmp_path / "certs").iterdir())
 
 
 FAULTS = {
