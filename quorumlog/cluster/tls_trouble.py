@@ -26,7 +26,7 @@ _MARKS: Final = ("andshake failed", "Verification", "Socket closed", "Secure rea
 _PATIENCE_S: Final = 0.5
 _TRIES: Final = 2
 """A node that ends closes connections, too, but takes no other one."""
-_FILES: Final = "(ClientTls, or the variables QUORUMLOG_CLIENT_TLS_...)"
+_FILES: Final = "(ClientTls, the variables QUORUMLOG_CLIENT_TLS_..., or qlog context)"
 
 
 async def as_tls_trouble(

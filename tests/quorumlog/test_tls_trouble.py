@@ -10,6 +10,7 @@ import quorumlog
 from node.peers.security.tls import TlsFiles, grpc_server_credentials
 from qlog.server.authority import Authority
 from quorumlog import ClientTls, errors
+from quorumlog.cluster.nameserver import NameServers
 from quorumlog.cluster.tls_trouble import TLS_TROUBLE
 from quorumlog.command_errors import explain
 from tests.node.peers.certificates import new_year
@@ -77,6 +78,9 @@ async def test_a_fault_of_tls_is_named_and_not_retried(tmp_path: Path, case: str
             ):
                 pass
         error = refused.value
+        credentials = files.client.credentials()
+        async with NameServers(f"127.0.0.1:{port}", credentials=credentials) as names:
+            assert [one.failure for one in await names.status()] == [str(error)]
         assert (error.code, error.retryable) == (TLS_TROUBLE, False)
         told = explain(error)
         assert told.what == f"no TLS with 127.0.0.1:{port}"
