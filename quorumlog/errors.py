@@ -141,6 +141,13 @@ class InvalidRequestError(QuorumlogError, ValueError):
     code = "client.bad_argument"
 
 
+class PemFileError(InvalidRequestError):
+    """A PEM file of the client is missing, cannot be read or holds something else. Nothing was
+    sent."""
+
+    code = "client.tls_file"
+
+
 class WrongTypeError(InvalidRequestError, TypeError):
     """An argument is of a type that the call cannot use. The call had no effect."""
 
@@ -243,6 +250,12 @@ class UnavailableError(QuorumlogError):
     """No node could be reached, or a connection broke. After sending, the outcome is unknown."""
 
     code, retryable = "client.unavailable", True
+
+
+class NoTlsError(UnavailableError):
+    """TLS keeps the client from a node, and will again until the fault that is named is mended."""
+
+    code, retryable = "client.tls", False
 
 
 class DeadlineError(QuorumlogError):

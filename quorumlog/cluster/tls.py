@@ -7,7 +7,7 @@ line, or a job of Spark.
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quorumlog.arguments import check_path
-from quorumlog.errors import InvalidRequestError
+from quorumlog.errors import InvalidRequestError, PemFileError
 from quorumlog.tls_words import reason_of_key
 from quorumlog.user_files import CERTIFICATE, PRIVATE_KEY, UserFileError, read_pem
 
@@ -43,7 +43,7 @@ class ClientTls(NamedTuple):
         """Read the files, as they are now. None, for no TLS, if none is given.
 
         Raises InvalidRequestError for a certificate without its key or a key without its
-        certificate, and with the code `client.tls_file` for a file that cannot be used.
+        certificate, PemFileError for a file that cannot be used.
         """
         for name, path in self._asdict().items():
             check_path(name, path)
@@ -94,8 +94,8 @@ def _pem(path: str, holds: str) -> bytes | None:
         raise _unusable(path, error.what, error.do) from None
 
 
-def _unusable(path: str, cause: str, do: str) -> InvalidRequestError:
-    error = InvalidRequestError(f"TLS cannot use {path}: {cause}; {do}", code="client.tls_file")
+def _unusable(path: str, cause: str, do: str) -> PemFileError:
+    error = PemFileError(f"TLS cannot use {path}: {cause}; {do}")
     error.cause = cause
     return error
 

@@ -114,6 +114,7 @@ def test_a_client_refuses_a_file_by_its_kind_with_the_code_of_wrong_usage(
         what, why, _ = refused.stderr.splitlines()
         assert what == f"error: TLS cannot use {file}"
         assert why == f"  why: {CLIENT_CAUSES[fault]} (code client.tls_file)"
+    assert "exit_code  2" in run("explain", "client.tls_file").stdout
 
 
 @pytest.mark.parametrize("command", ["config check", "serve"])
