@@ -304,7 +304,8 @@ def main(transport: str) -> None:
     Exit codes:
       0    done, and nothing is wrong
       1    done, and it found something: damage, a node that is down, no message
-      2    the command line makes no sense; nothing was done
+      2    the command line makes no sense, or a file of settings, of TLS or of
+           contexts is wrong; nothing was done ('qlog serve' ends with 78)
       3    it failed, as when no node can be reached; stderr says what, why and
            what to do (if stdout cannot be written, the work before that is done)
       4    not found: there is no such topic, group, message or node

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qlog.contexts import Contexts
+from qlog.contexts import Context, Contexts
 from qlog.parsed import Parsed, parse_duration
 from qlog.transport import transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls
 from quorumlog.command_errors import CliError, ExitCode, nearest
-from quorumlog.errors import QuorumlogError
+from quorumlog.errors import QuorumlogError, UnavailableError
 from quorumlog.local_cluster import (
     CAUSES,
     DamagedStateError,
@@ -106,20 +106,36 @@ def addresses(server: str | None) -> str:
     Raises CliError for text that is no list of HOST:PORT, and for a local cluster that is stopped
     where the default address is of no server either.
     """
+    return _addresses(server)[0]
+
+
+def _addresses(server: str | None) -> tuple[str, str]:
+    """Return the addresses, and where they are from."""
     from quorumlog.cluster.routes import is_address
 
-    if server is None:
-        context = Contexts.load().chosen()
-        server = context.server if context else _local_servers() or DEFAULT_SERVER
+    if server is not None:
+        command = click.get_current_context(silent=True)
+        source = command and command.get_parameter_source("server")
+        is_variable = source is click.core.ParameterSource.ENVIRONMENT
+        origin = SERVER_VARIABLE if is_variable else "--server"
+    else:
+        contexts = Contexts.load()
+        if (context := contexts.chosen()) is not None:
+            server, origin = context.server, f"context {contexts.current!r}"
+        elif (server := _local_servers()) is not None:
+            origin = "the cluster of 'qlog local'"
+        else:
+            server = DEFAULT_SERVER
+            origin = f"the default (no --server, {SERVER_VARIABLE}, context or local cluster)"
     for one in server.split(","):
         if not is_address(one.strip()):
             raise CliError(
                 f"{one.strip()!r} is no address of a server",
-                f"--server and {SERVER_VARIABLE} take HOST:PORT, several with commas between",
+                f"{origin} has it, where HOST:PORT belongs, several with commas between",
                 f"for example --server {DEFAULT_SERVER}",
                 ExitCode.USAGE,
             )
-    return ",".join(one.strip() for one in server.split(","))
+    return ",".join(one.strip() for one in server.split(",")), origin
 
 
 def _local_servers() -> str | None:
@@ -155,9 +171,16 @@ def tls_files(server: str | None) -> ClientTls:
             f"only one of {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} is set",
             "a client certificate is of use with its private key only",
             "set both or none",
+            ExitCode.USAGE,
         )
-    context = Contexts.load().chosen() if server is None and not any(files) else None
+    context = None if any(files) else context_of(server)
     return context.tls if context else files
+
+
+def context_of(server: str | None) -> Context | None:
+    """Return the context that commands use, if it names the addresses; None: its files belong to
+    others, or there is none."""
+    return Contexts.load().chosen() if server is None else None
 
 
 @asynccontextmanager
@@ -169,18 +192,24 @@ async def connected(
     import quorumlog
 
     timeout_ms = call_timeout_ms(timeout_ms)
-    async with quorumlog.connect(
-        addresses(server),
-        timeout_ms=timeout_ms,
-        connect_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_ms),
-        credentials=tls_files(server).credentials(),
-        transport=transport(),
-    ) as client:
-        try:
-            yield client
-        except QuorumlogError as error:
-            await propose(client, error)
-            raise
+    servers, origin = _addresses(server)
+    try:
+        async with quorumlog.connect(
+            servers,
+            timeout_ms=timeout_ms,
+            connect_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_ms),
+            credentials=tls_files(server).credentials(),
+            transport=transport(),
+        ) as client:
+            try:
+                yield client
+            except QuorumlogError as error:
+                await propose(client, error)
+                raise
+    except UnavailableError as error:
+        if error.code == UnavailableError.code:
+            error.cause = f"no node of {origin} could be reached, or a connection to one broke"
+        raise
 
 
 async def propose(client: "Client", error: QuorumlogError) -> None:

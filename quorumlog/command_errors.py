@@ -42,7 +42,7 @@ class ExitCode(enum.IntEnum):
 
     OK = 0
     FINDINGS = 1  # The work was done, with a bad result: damage, a failed verdict.
-    USAGE = 2  # The command line makes no sense; nothing was done.
+    USAGE = 2  # The command line, or a file of the user's settings, makes no sense: nothing done.
     FAILED = 3  # The operation could not be done, or broke off; none of the following is known.
     NOT_FOUND = 4  # The cluster has no such topic, group, message or node.
     REFUSED = 5  # The cluster refused it, and will refuse the same again.
@@ -236,15 +236,19 @@ def _paths(group: click.Command, before: str = "") -> Iterator[str]:
 
 def _explain_coded(error: Exception) -> Explanation:
     """Split the text of an error of ours, which is "what, with numbers; what to do" in one line."""
-    what, _, do = str(error).rpartition("; ")
+    cause = shown(getattr(error, "cause", ""))
+    what, found, do = str(error).partition(f": {cause}; ")
+    if not (cause and found):
+        what, _, do = str(error).rpartition("; ")
     code, outcome = str(getattr(error, "code", "")), getattr(error, "outcome", None)
     outcome = getattr(outcome, "value", outcome)
     is_retryable = getattr(error, "retryable", False)
+    cause = cause or _cause(code, error)
     if not what:
         what, do = do, "run it again" if is_retryable else f"see qlog explain {code}"
     return Explanation(
         what,
-        _cause(code, error) + (", and the effect is unknown" if outcome == "unknown" else ""),
+        cause + (", and the effect is unknown" if outcome == "unknown" else ""),
         getattr(error, "proposal", "") + (getattr(error, "remedy", "") or do),
         exit_code_of(code, is_retryable=is_retryable, is_unknown=outcome == "unknown"),
         code,
@@ -267,6 +271,8 @@ def exit_code_of(code: str, *, is_retryable: bool, is_unknown: bool) -> ExitCode
     from quorumlog.error_codes import CODES
 
     layer, _, word = code.rpartition(".")
+    if code == "client.tls_file":
+        return ExitCode.USAGE
     if is_unknown:
         return ExitCode.UNKNOWN
     if word in _NOT_FOUND:
@@ -289,6 +295,7 @@ _REFUSED: Final = {"wrong_type", "too_large", "limit_exceeded", "record_format"}
 """Of these words of codes, those of the client and the store are about what a call hands in."""
 _REMEDIES: Final = {
     errno.ENOENT: "check the path",
+    errno.EEXIST: "name another path, or move away what is there",
     errno.ENOTDIR: "check the path",
     errno.EISDIR: "name a file",
     errno.EACCES: "check the permissions of the path, and the user that runs it",

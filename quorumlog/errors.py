@@ -33,7 +33,8 @@ class QuorumlogError(Exception):
     node's hint, `retry_after_ms` its advice. `attempts` counts the attempts of the call.
     `faulty_records` are the messages with this fault in a batch that was refused as a whole, by
     number from 0; empty where that is not known. `proposal` begins the remedy on a command line,
-    which is the end of the text, or `remedy`.
+    which is the end of the text, or `remedy`. `cause` stands for the meaning of the code if it is
+    known.
     """
 
     code: str = "client.error"
@@ -41,6 +42,7 @@ class QuorumlogError(Exception):
     outcome: Outcome = Outcome.NOT_APPLIED
     proposal: str = ""
     remedy: str = ""
+    cause: str = ""
 
     def __init__(
         self,
@@ -139,6 +141,13 @@ class InvalidRequestError(QuorumlogError, ValueError):
     call had no effect."""
 
     code = "client.bad_argument"
+
+
+class PemFileError(InvalidRequestError):
+    """A PEM file of the client is missing, cannot be read or holds something else. Nothing was
+    sent."""
+
+    code = "client.tls_file"
 
 
 class WrongTypeError(InvalidRequestError, TypeError):
@@ -243,6 +252,12 @@ class UnavailableError(QuorumlogError):
     """No node could be reached, or a connection broke. After sending, the outcome is unknown."""
 
     code, retryable = "client.unavailable", True
+
+
+class NoTlsError(UnavailableError):
+    """TLS keeps the client from a node, and will again until the fault that is named is mended."""
+
+    code, retryable = "client.tls", False
 
 
 class DeadlineError(QuorumlogError):

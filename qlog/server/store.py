@@ -306,7 +306,7 @@ def restore(backup: str, file: str | None, output: Format) -> int:
       qlog store restore /backup/node-2 --config node1.toml
       qlog store restore /backup/node-2 --config node1.toml -o json
 
-    Ends with 3 when it could not be done; nothing is left then.
+    Ends with 2 for wrong settings, and with 3 when it could not be done; nothing is left then.
     """
     from node.config.load import ConfigError, load
     from node.offline.restore import restore as restore_directory

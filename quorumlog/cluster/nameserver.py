@@ -184,8 +184,13 @@ class NameServers:
         raise last_error
 
     async def _once(self, address: str, request: Any, timeout_s: float) -> Any:
-        service = stub(self._channels.get(address).channel, pb.DESCRIPTOR)
-        return await answer_of(address, getattr(service, method_of(request)), request, timeout_s)
+        node = self._channels.get(address)
+        call = getattr(stub(node.channel, pb.DESCRIPTOR), method_of(request))
+        try:
+            return await answer_of(address, call, request, timeout_s)
+        except QuorumlogError as error:
+            failure = await node.explained(error)
+        raise failure
 
     async def _status_of(self, server: str) -> ReplicaStatus:
         request = pb.NameServerStatusRequest()

@@ -19,9 +19,9 @@ from typing import Final
 from quorumlog.cluster.channels import CHANNELS_MAX, Channels, NodeChannel, answer_of
 from quorumlog.cluster.full_disks import FullDisks
 from quorumlog.cluster.retry import Deadline
-from quorumlog.cluster.tls_trouble import TLS_TROUBLE
 from quorumlog.errors import (
     InvalidRequestError,
+    NoTlsError,
     QuorumlogError,
     StoreFullError,
     UnavailableError,
@@ -283,8 +283,7 @@ class Router:
         if isinstance(answer, QuorumlogError):
             poll.last_error = answer
             # A node of another cluster fails the search only if no other node answers.
-            is_final = isinstance(answer, WrongClusterError | UnimplementedError)
-            is_final = is_final or answer.code == TLS_TROUBLE
+            is_final = isinstance(answer, WrongClusterError | UnimplementedError | NoTlsError)
             poll.is_final = is_final and not poll.answered
             return
         poll.is_final = False

@@ -84,7 +84,7 @@ def test_tls_needs_a_certificate_with_its_key(
             with pytest.raises(CliError, match="only one of"):
                 tls_files(None)
     monkeypatch.setenv(CA_VARIABLE, str(tmp_path / "none.pem"))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(InvalidRequestError, match="there is no such file"):
         tls_files(None).credentials()
 
 
