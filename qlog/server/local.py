@@ -422,7 +422,7 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
                 settings=given.setting,
             )
         except ConfigError as wrong:
-            raise as_cli_error(wrong, ExitCode.USAGE) from wrong
+            raise as_cli_error(wrong) from wrong
     group_count = len(cluster.groups)
     node_count = len(cluster.node_ids) // group_count
     own = _Given(
