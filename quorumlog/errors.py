@@ -243,6 +243,12 @@ class UnavailableError(QuorumlogError):
     code, retryable = "client.unavailable", True
 
 
+class ConnectTimeoutError(UnavailableError):
+    """No node answered before the time for connecting ran out. Nothing was done."""
+
+    code = "client.connect_timeout"
+
+
 class DeadlineError(QuorumlogError):
     """Time ran out before the call was done, and it is known to have had no effect.
 

@@ -26,7 +26,13 @@ from quorumlog.cluster.full_disks import FullDisks
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.cluster.routes import BOOTSTRAP_MAX, Route, Router
 from quorumlog.cluster.transport import Transport
-from quorumlog.errors import InvalidRequestError, QuorumlogError, UnavailableError
+from quorumlog.errors import (
+    ConnectTimeoutError,
+    DeadlineError,
+    InvalidRequestError,
+    QuorumlogError,
+    UnavailableError,
+)
 from quorumlog.pb import log_pb2
 
 _log = logging.getLogger("quorumlog.client")
@@ -140,7 +146,8 @@ class BrokerGroups:
     async def connect(self, deadline: Deadline) -> None:
         """Find the cluster: one node that answers, then the other groups.
 
-        Raises UnavailableError when no node answers in time, other errors if waiting does not help.
+        Raises UnavailableError when no node can be reached in time, ConnectTimeoutError when none
+        answers, other errors if waiting does not help.
         """
         router, backoff = self._first.router, Backoff(deadline)
         while True:
@@ -151,11 +158,16 @@ class BrokerGroups:
                 if router.is_final:
                     raise
                 if deadline.has_passed:
-                    cause = error.message.removesuffix("; is the node running?")
-                    raise UnavailableError(
+                    what = (
                         f"none of {', '.join(self.bootstrap)} answered within "
-                        f"{deadline.timeout_ms:.0f} ms ({cause}); check that nodes run there"
-                    ) from error
+                        f"{deadline.timeout_ms:.0f} ms"
+                    )
+                    remedy = "check that nodes run there"
+                    if isinstance(error, DeadlineError):
+                        text = f"{what}; allow more time, or {remedy}"
+                        raise ConnectTimeoutError(text) from error
+                    cause = error.message.removesuffix("; is the node running?")
+                    raise UnavailableError(f"{what} ({cause}); {remedy}") from error
             await backoff.pause()
         await self._survey()
         # One attempt is enough: a group that does not answer now is away until it does.

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ from qlog.connection import (
     until,
 )
 from qlog.transport import TRANSPORT_VARIABLE, transport, transport_option
+from quorumlog.command_errors import ExitCode
 from quorumlog.errors import InvalidRequestError
 from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE
 from tests.patience import PATIENCE_S
@@ -242,6 +244,16 @@ def test_a_command_looks_two_seconds_for_a_node(
     result = CliRunner().invoke(main, [*words.split(), "-s", "127.0.0.1:1"], prog_name="qlog")
     assert "_Looked" in result.stderr
     assert (given["connect_timeout_ms"], given["timeout_ms"]) == (connect_ms, timeout_ms)
+
+
+@pytest.mark.parametrize("words", ["topic list", "produce t", "consume t", "top --once"])
+def test_a_node_that_does_not_answer_in_time_is_a_timeout(words: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        line = [*words.split(), "-s", address, "--timeout", "1ms"]
+        result = CliRunner().invoke(main, line, input="x", prog_name="qlog")
+    assert result.exit_code == ExitCode.TIMEOUT, result.output
+    assert f"none of {address} answered within 1 ms" in result.stderr
 
 
 def test_a_damaged_file_of_the_local_cluster_leads_to_no_other_one(tmp_path: Path) -> None:
