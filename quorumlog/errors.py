@@ -250,7 +250,7 @@ class ConnectTimeoutError(UnavailableError):
 
 
 class DeadlineError(QuorumlogError):
-    """Time ran out before the call was done, and it is known to have had no effect.
+    """Time ran out before the call was done. It is known to have had no effect.
 
     Exception: a call that may be repeated, an acknowledgement or a cancel, may have had its effect;
     then `outcome` is unknown.

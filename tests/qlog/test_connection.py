@@ -246,14 +246,15 @@ def test_a_command_looks_two_seconds_for_a_node(
     assert (given["connect_timeout_ms"], given["timeout_ms"]) == (connect_ms, timeout_ms)
 
 
-@pytest.mark.parametrize("words", ["topic list", "produce t", "consume t", "top --once"])
+@pytest.mark.parametrize("words", ["topic list", "produce t", "consume t", "nameserver get a"])
 def test_a_node_that_does_not_answer_in_time_is_a_timeout(words: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         line = [*words.split(), "-s", address, "--timeout", "1ms"]
         result = CliRunner().invoke(main, line, input="x", prog_name="qlog")
     assert result.exit_code == ExitCode.TIMEOUT, result.output
-    assert f"none of {address} answered within 1 ms" in result.stderr
+    assert address in result.stderr
+    assert "unknown" not in result.stderr
 
 
 def test_a_damaged_file_of_the_local_cluster_leads_to_no_other_one(tmp_path: Path) -> None:
