@@ -305,10 +305,13 @@ class Reader:
 
 
 async def _cancelled(task: "asyncio.Future[Any]") -> None:
-    """Cancel a task that is not done, and wait until it has cleaned up."""
+    """Cancel a task that is not done, and wait until it has cleaned up. Its error is the caller's
+    to raise, or is dropped."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # Else asyncio reports one that no caller raises on stderr.
 
 
 def confirm(question: str, *, is_confirmed: bool) -> None:

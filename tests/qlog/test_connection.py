@@ -1,6 +1,7 @@
 """Where commands look for the cluster, and how signals end them."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -142,6 +143,18 @@ async def test_work_ends_by_itself_or_when_told_and_a_helper_with_it_or_before()
         await beside(fail(), forever("work"))
     assert await beside(asyncio.sleep(0), late()) == "done"
     assert ended == ["told", "helper", "work"]
+
+
+async def test_of_two_that_fail_at_once_the_work_is_heard_and_the_helper_dropped() -> None:
+    async def fail(why: str) -> None:
+        raise ValueError(why)
+
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, met: reported.append(met))
+    with pytest.raises(ValueError, match="work"):
+        await beside(fail("helper"), fail("work"))
+    gc.collect()
+    assert not reported
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
