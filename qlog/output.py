@@ -27,6 +27,7 @@ from quorumlog.standard_output import is_stdout_closed
 Row = Mapping[str, object]
 _WIDE: Final = "wide"
 _GAP: Final = "  "
+_DECIMALS_MAX: Final = 12
 _ROOM_MIN: Final = 16
 """Columns in which a text of several words is wrapped beside others; with less it goes below."""
 
@@ -160,7 +161,7 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:,.3f}".rstrip("0").rstrip(".") if math.isfinite(value) else str(value)
+        return _number(value) if math.isfinite(value) else str(value)
     if isinstance(value, int) and not isinstance(value, enum.Enum):
         return str(value)
     if isinstance(value, str) and not isinstance(value, enum.Enum):
@@ -171,6 +172,14 @@ def cell(value: object) -> str:
         plain = _plain(value) if not isinstance(value, list | tuple) else value
         text = plain if isinstance(plain, str) else to_json(plain)
     return shown(text)
+
+
+def _number(value: float) -> str:
+    """Return a number with three decimals; with as many as three of its digits need, if small."""
+    decimals = 3 if abs(value) >= 0.1 or not value else 2 - math.floor(math.log10(abs(value)))
+    if decimals > _DECIMALS_MAX:
+        return f"{value:.3g}"
+    return f"{value:,.{decimals}f}".rstrip("0").rstrip(".")
 
 
 def _is_number(value: object) -> bool:

@@ -114,7 +114,11 @@ class Job:
 
 @click.command()
 @click.argument("topic", metavar="TOPIC", shell_complete=names.topics)
-@click.option("--group", help="Share the topic with the members of this group; commit offsets.")
+@click.option(
+    "--group",
+    shell_complete=names.groups,
+    help="Share the topic with the members of this group; commit offsets.",
+)
 @click.option(
     "--pop",
     "by_pop",
@@ -154,7 +158,11 @@ class Job:
     "--sql", default="", metavar="FILTER", help="Only messages whose properties make it true."
 )
 @click.option(
-    "--node", "node_id", type=click.IntRange(min=1), help="Read this replica, whatever its role."
+    "--node",
+    "node_id",
+    type=click.IntRange(min=1),
+    shell_complete=names.nodes,
+    help="Read this replica, whatever its role.",
 )
 @click.option(
     "--format",

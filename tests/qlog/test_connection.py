@@ -165,21 +165,32 @@ def test_completion_scripts_name_both_commands(shell: str) -> None:
     assert "_QUORUMLOG_COMPLETE" in result.stdout
 
 
-def test_the_shell_gets_completions() -> None:
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("topic cr", ["create"]),
+        ("explain client.dead", ["client.deadline"]),
+        ("context use ", ["default"]),
+        ("local kill --dir {} --node 1", ["1", "12"]),
+    ],
+)
+def test_the_shell_gets_completions(words: str, shown: list[str], tmp_path: Path) -> None:
+    (tmp_path / STATE_FILE).write_text('{"nodes": {"1": {}, "12": {}, "2": {}}}')
     program = "from qlog import main; main(prog_name='qlog')"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={
             **os.environ,
             "_QLOG_COMPLETE": "bash_complete",
-            "COMP_WORDS": "qlog topic cr",
-            "COMP_CWORD": "2",
+            "XDG_CONFIG_HOME": str(tmp_path),
+            "COMP_WORDS": f"qlog {words.format(tmp_path)}",
+            "COMP_CWORD": str(len(words.split(" "))),
         },
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout == "plain,create\n"
+    assert done.stdout.splitlines() == [f"plain,{name}" for name in shown]
 
 
 # `qlog --transport` and its variable.
