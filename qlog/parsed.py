@@ -93,20 +93,20 @@ def parse_duration(text: str) -> int:
     return int(match[1]) * _UNIT_MS[match[2]]
 
 
-def parse_picture(text: str) -> Path:
-    """Return the path of a picture that can be drawn. Raises ValueError, before the work whose
+def parse_plot(text: str) -> Path:
+    """Return the path of a plot that can be drawn. Raises ValueError, before the work whose
     result it shows, and ImportError without matplotlib, which is an extra."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     path, kinds = Path(text), FigureCanvasBase.get_supported_filetypes()
     if path.suffix[1:].lower() not in kinds:
-        raise ValueError(f"{text!r} ends as no picture does; use .png, .svg or .pdf")
+        raise ValueError(f"{text!r} is no file of a plot; use .png, .svg or .pdf")
     if path.is_dir() or not path.parent.is_dir():
         raise ValueError(f"{text!r} is no file in a directory that exists")
     return path
 
 
-PICTURE: Final = Parsed("picture", parse_picture)
+PLOT: Final = Parsed("plot", parse_plot)
 TIME: Final = Parsed("time", parse_time)
 """The types of an option."""
 

@@ -11,7 +11,7 @@ import click
 from bench.commands.cluster import count_option, dir_option, seconds_option, seed_option
 from qlog.command_decorators import Printout, TableRows, printed
 from qlog.connection import run
-from qlog.parsed import PICTURE
+from qlog.parsed import PLOT
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 
@@ -33,7 +33,7 @@ _COLUMNS = (
 @seconds_option
 @count_option("--kills", "kills", 3, "Leaders that die in each mode.")
 @seed_option
-@click.option("--plot", metavar="FILE", type=PICTURE, help="Draw it, too: .png, .svg or .pdf.")
+@click.option("--plot", metavar="FILE", type=PLOT, help="Draw it, too: .png, .svg or .pdf.")
 @dir_option
 @printed
 def compare(

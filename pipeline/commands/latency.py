@@ -12,7 +12,7 @@ import click
 from pipeline.commands.cluster import cluster_options
 from qlog.command_decorators import Printout, TableRows, printed
 from qlog.connection import address_option
-from qlog.parsed import PICTURE
+from qlog.parsed import PLOT
 from qlog.progress import progress_bars
 from quorumlog.command_errors import CliError, ExitCode
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--segments", metavar="DIR", help="Read the files of a stopped node or a backup.")
 @click.option("--parquet", metavar="DIR", help="Read what 'ingest' wrote; without consumer lag.")
 @click.option("--topic", default="", metavar="NAME,...", help="Only these topics.")
-@click.option("--plot", metavar="FILE", type=PICTURE, help="Draw it, too: .png, .svg or .pdf.")
+@click.option("--plot", metavar="FILE", type=PLOT, help="Draw it, too: .png, .svg or .pdf.")
 @address_option
 @click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
 @printed

@@ -12,7 +12,7 @@ from planning.commands import calibration_file
 from planning.commands.load_options import demand_of, load_options, usage_error
 from planning.commands.quantities import SPAN
 from qlog.output import Format, output_option, print_record, print_rows
-from qlog.parsed import PICTURE
+from qlog.parsed import PLOT
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _COLUMNS: Final = (
     "--duration", type=SPAN, default="1h", show_default=True, metavar="TIME", help="Time simulated."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of elections and faults.")
-@click.option("--plot", metavar="FILE", type=PICTURE, help="Draw it, too: .png, .svg or .pdf.")
+@click.option("--plot", metavar="FILE", type=PLOT, help="Draw it, too: .png, .svg or .pdf.")
 @click.option(
     "--placement",
     "is_placed_only",

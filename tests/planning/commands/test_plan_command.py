@@ -165,7 +165,7 @@ def test_a_quorum_that_is_lost_is_a_finding() -> None:
         (("--fault", "host:z0-h0@5000+60"), "begins at 5000 s, and the run ends at 3600 s"),
         (("--fault", "host:z0-h0@5+6", "--random-faults", "3"), "give one of them"),
         (("--placement", "--plot", "x.png"), "simulates nothing"),
-        (("--plot", "x.foo"), "'x.foo' ends as no picture does"),
+        (("--plot", "x.foo"), "'x.foo' is no file of a plot"),
         (("--plot", "none/x.png"), "is no file in a directory that exists"),
     ],
 )
