@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -30,6 +31,7 @@ from quorumlog.local_cluster import (
     default_directory,
     known_servers,
 )
+from quorumlog.standard_output import wait_for_hang_up
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -313,11 +315,37 @@ async def beside(helper: Coroutine[Any, Any, None], work: Coroutine[Any, Any, _R
         await _cancelled(other)
 
 
+class Reader:
+    """The reader of stdout, watched by a thread: the end of the program does not wait for it."""
+
+    def __init__(self) -> None:
+        self._gone, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def watch() -> None:
+            with suppress(RuntimeError):  # The loop is closed.
+                if wait_for_hang_up(None):
+                    loop.call_soon_threadsafe(self._gone.set)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    async def during(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Await the work. Raises BrokenPipeError if the reader goes away before its end."""
+
+        async def leave() -> None:
+            await self._gone.wait()
+            raise BrokenPipeError
+
+        return await beside(leave(), work)
+
+
 async def _cancelled(task: "asyncio.Future[Any]") -> None:
-    """Cancel a task that is not done, and wait until it has cleaned up."""
+    """Cancel a task that is not done, and wait until it has cleaned up. Its error is the caller's
+    to raise, or is dropped."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # Else asyncio reports one that no caller raises on stderr.
 
 
 def confirm(question: str, *, is_confirmed: bool) -> None:

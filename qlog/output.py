@@ -27,6 +27,7 @@ from quorumlog.standard_output import is_stdout_closed
 Row = Mapping[str, object]
 _WIDE: Final = "wide"
 _GAP: Final = "  "
+_DECIMALS_MAX: Final = 12
 _ROOM_MIN: Final = 16
 """Columns in which a text of several words is wrapped beside others; with less it goes below."""
 
@@ -164,7 +165,7 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:,.3f}".rstrip("0").rstrip(".") if math.isfinite(value) else str(value)
+        return _number(value) if math.isfinite(value) else str(value)
     if isinstance(value, int) and not isinstance(value, enum.Enum):
         return str(value)
     if isinstance(value, str) and not isinstance(value, enum.Enum):
@@ -180,6 +181,14 @@ def cell(value: object) -> str:
 def counted(count: int, what: str) -> str:
     """Return a count with what is counted, which is given in the singular."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _number(value: float) -> str:
+    """Return a number with three decimals; with as many as three of its digits need, if small."""
+    decimals = 3 if abs(value) >= 0.1 or not value else 2 - math.floor(math.log10(abs(value)))
+    if decimals > _DECIMALS_MAX:
+        return f"{value:.3g}"
+    return f"{value:,.{decimals}f}".rstrip("0").rstrip(".")
 
 
 def _is_number(value: object) -> bool:

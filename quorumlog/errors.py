@@ -260,8 +260,14 @@ class NoTlsError(UnavailableError):
     code, retryable = "client.tls", False
 
 
+class ConnectTimeoutError(UnavailableError):
+    """No node answered before the time for connecting ran out. Nothing was done."""
+
+    code = "client.connect_timeout"
+
+
 class DeadlineError(QuorumlogError):
-    """Time ran out before the call was done, and it is known to have had no effect.
+    """Time ran out before the call was done. It is known to have had no effect.
 
     Exception: a call that may be repeated, an acknowledgement or a cancel, may have had its effect;
     then `outcome` is unknown.

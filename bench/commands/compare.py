@@ -11,6 +11,7 @@ import click
 from bench.commands.cluster import count_option, dir_option, seconds_option, seed_option
 from qlog.command_decorators import Printout, TableRows, printed
 from qlog.connection import run
+from qlog.parsed import PLOT
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 
@@ -32,7 +33,7 @@ _COLUMNS = (
 @seconds_option
 @count_option("--kills", "kills", 3, "Leaders that die in each mode.")
 @seed_option
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot too.")
+@click.option("--plot", metavar="FILE", type=PLOT, help="Draw it, too: .png, .svg or .pdf.")
 @dir_option
 @printed
 def compare(
@@ -72,8 +73,6 @@ def compare(
     from bench.compare import MODES, is_wrong
     from bench.compare import compare as measure
 
-    if plot is not None:
-        compare_plot.check_available()
     chosen = tuple(mode for mode in MODES if not names or mode.name in names)
     load = ClusterLoad(seconds=seconds, serial_seconds=min(3.0, seconds))
     with progress_bars() as show:

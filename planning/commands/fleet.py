@@ -12,6 +12,7 @@ from planning.commands import calibration_file
 from planning.commands.load_options import demand_of, load_options, usage_error
 from planning.commands.quantities import SPAN
 from qlog.output import Format, output_option, print_record, print_rows
+from qlog.parsed import PLOT
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _COLUMNS: Final = (
     "--duration", type=SPAN, default="1h", show_default=True, metavar="TIME", help="Time simulated."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of elections and faults.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: a picture.")
+@click.option("--plot", metavar="FILE", type=PLOT, help="Draw it, too: .png, .svg or .pdf.")
 @click.option(
     "--placement",
     "is_placed_only",
@@ -97,10 +98,6 @@ def fleet(
     from planning.capacity.demand import DemandError
     from planning.capacity.fleet.simulation import FleetSimulation
 
-    if plot is not None:
-        from bench.compare_plot import check_available
-
-        check_available()
     try:
         scenario = _scenario(load, calibration, groups, hosts, duration, seed)
         scenario = _with_faults(scenario, fault_texts, random_count)

@@ -12,6 +12,7 @@ import click
 from qlog.command_decorators import Printout, TableRows, printed
 from qlog.connection import DEFAULT_SERVER, addresses
 from qlog.contexts import DEFAULT, Context, Contexts
+from qlog.names import of
 from qlog.output import Row
 from quorumlog.cluster.tls import ClientTls
 from quorumlog.command_errors import CliError, ExitCode, nearest
@@ -33,11 +34,13 @@ def context() -> None:
     """
 
 
-_name_argument = click.argument("name", metavar="NAME")
+_name_argument = click.argument(
+    "name", metavar="NAME", shell_complete=of(lambda _context: [DEFAULT, *Contexts.load().by_name])
+)
 
 
 @context.command()
-@_name_argument
+@click.argument("name", metavar="NAME")
 @click.option("-s", "--server", required=True, metavar="HOST:PORT,...", help="Its nodes, or some.")
 @click.option("--tls-ca", "ca", default="", metavar="FILE", help="Who signed its certificates.")
 @click.option(

@@ -224,7 +224,12 @@ def _settings_printout(settings: "GroupSettings") -> Printout:
 
 @group.command()
 @click.argument("name", metavar="GROUP", shell_complete=names.groups)
-@click.option("--topic", required=True, help="The topic whose offsets are reset.")
+@click.option(
+    "--topic",
+    required=True,
+    shell_complete=names.topics,
+    help="The topic whose offsets are reset.",
+)
 @click.option(
     "--to", type=click.Choice(["first", "end"]), help="The first message that is kept, or the end."
 )

@@ -20,7 +20,7 @@ from qlog.cluster.node_rows import (
     status_rows,
     top_rows,
 )
-from qlog.connection import connected, run, server_option, stop_on_signals, until
+from qlog.connection import Reader, connected, run, server_option, stop_on_signals, until
 from qlog.output import (
     Format,
     cell,
@@ -101,7 +101,7 @@ def top(interval: float, once: bool, server: str | None, output: Format) -> int:
 
 async def _once(server: str | None, interval: float, output: Format) -> int:
     async with connected(server) as client:
-        status, before, seconds = await look_twice(client, interval)
+        status, before, seconds = await Reader().during(look_twice(client, interval))
     rows = top_rows(status, before, seconds)
     wrong = _problems(status)
     if output is Format.TABLE:

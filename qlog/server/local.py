@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from qlog import names
 from qlog.command_decorators import Printout, TableRows, print_printout
 from qlog.connection import confirm, timeout_option
 from qlog.output import Format, counted, output_option
@@ -137,7 +138,7 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
 
 @local.command()
 @_dir_option
-@click.option("--node", type=int, help="Only this node.")
+@click.option("--node", type=int, shell_complete=names.local_nodes, help="Only this node.")
 def stop(directory: str | None, node: int | None) -> int:
     """Stop the nodes gracefully: leadership handed over, everything synced. Nothing is deleted.
 
@@ -216,7 +217,7 @@ def status(directory: str | None) -> Printout:
 
 @local.command()
 @_dir_option
-@click.option("--node", type=int, help="The node to kill.")
+@click.option("--node", type=int, shell_complete=names.local_nodes, help="The node to kill.")
 @click.option("--leader", is_flag=True, help="Kill whichever node leads.")
 @click.option("--broker-group", "group", help="Whose leader that is.  [default: the first one]")
 @click.option("--all", "all_nodes", is_flag=True, help="Kill every node.")
@@ -254,7 +255,7 @@ def kill(
 
 @local.command()
 @_dir_option
-@click.option("--node", type=int, help="Only this node.")
+@click.option("--node", type=int, shell_complete=names.local_nodes, help="Only this node.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the nodes are ready.")
 @output_option
 def restart(directory: str | None, node: int | None, no_wait: bool, output: Format) -> int:
@@ -302,7 +303,9 @@ def wait(directory: str | None, timeout_ms: int) -> int:
 
 @local.command()
 @_dir_option
-@click.option("--node", type=int, required=True, help="The node to pause.")
+@click.option(
+    "--node", type=int, shell_complete=names.local_nodes, required=True, help="The node to pause."
+)
 def pause(directory: str | None, node: int) -> int:
     """Keep a node from running (SIGSTOP), as a machine that hangs; connections stay open."""
     with _explained():
@@ -316,7 +319,13 @@ def pause(directory: str | None, node: int) -> int:
 
 @local.command()
 @_dir_option
-@click.option("--node", type=int, required=True, help="The node that was paused.")
+@click.option(
+    "--node",
+    type=int,
+    shell_complete=names.local_nodes,
+    required=True,
+    help="The node that was paused.",
+)
 def resume(directory: str | None, node: int) -> int:
     """Let a node run again that was paused."""
     with _explained():

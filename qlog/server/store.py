@@ -102,7 +102,8 @@ def inspect(path: str, output: Format, **options: Any) -> int:
     if os.path.isfile(path):
         print_record(inspect_cut(path), output)
     else:
-        row = inspect_directory(path, given=_given(options), owner=NODE_FILES)
+        with progress_bars() as progress:
+            row = inspect_directory(path, progress, given=_given(options), owner=NODE_FILES)
         print_record(row, output)
     return ExitCode.OK
 

@@ -20,6 +20,7 @@ from quorumlog.cluster.channels import CHANNELS_MAX, Channels, NodeChannel, answ
 from quorumlog.cluster.full_disks import FullDisks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import (
+    DeadlineError,
     InvalidRequestError,
     NoTlsError,
     QuorumlogError,
@@ -221,7 +222,7 @@ class Router:
         """
         await self._wait_for_search(deadline, until_found=False)
         if not self._is_answered:
-            raise self._last_error or UnavailableError("no node answered in time; ask again")
+            raise self._last_error or DeadlineError("no node answered in time; ask again")
 
     async def _wait_for_search(self, deadline: Deadline, *, until_found: bool) -> None:
         """Wait for the running search, or start one, which outlives its starter."""

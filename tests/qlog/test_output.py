@@ -18,7 +18,7 @@ from rich.cells import cell_len
 import qlog
 from qlog import main
 from qlog.command_decorators import Printout, keys_of, print_printout
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.output import Format, cell, output_option, print_record, print_rows
 from tests.tidy import checks
 
 
@@ -181,3 +181,9 @@ def test_values_that_json_lacks_are_refused() -> None:
 def test_control_characters_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"topic": "a\x1b[31m\nb"}], Format.TABLE, columns=["topic"])
     assert capsys.readouterr().out.splitlines() == ["topic", r"a\x1b[31m\nb"]
+
+
+def test_a_small_number_keeps_three_digits() -> None:
+    numbers = {1234.5678: "1,234.568", 0.5: "0.5", 0.01234: "0.0123", 1.2345e-5: "0.0000123"}
+    numbers |= {0.0: "0", -0.00098765: "-0.000988", 1e-300: "1e-300"}
+    assert {number: cell(number) for number in numbers} == numbers

@@ -131,6 +131,7 @@ def test_a_template_reads_and_writes_the_parts_of_messages(
     ("words", "says"),
     [
         ("consume t --format %q", "'%q' means nothing"),
+        ("consume t --format=", "an empty template writes nothing"),
         ("consume t --format %s -o json", "without -o"),
         ("produce t --format %k%s", "nothing between two parts"),
         ("produce t --format %k:%o", "needs %s, and may have"),
