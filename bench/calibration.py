@@ -273,9 +273,9 @@ def compared(what: str, predicted: float, measured: float, *, bound: float) -> d
     error = predicted / measured - 1
     return {
         "what": what,
-        "predicted": round(predicted, 3),
-        "measured": round(measured, 3),
-        "error": round(error, 4),
+        "predicted": predicted,
+        "measured": measured,
+        "error": error,
         "bound": bound,
         "met": abs(error) <= bound,
     }

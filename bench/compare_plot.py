@@ -15,23 +15,6 @@ _SIZE_INCHES = (11.0, 7.0)
 _DPI = 120
 
 
-class MatplotlibMissingError(Exception):
-    """matplotlib is not installed."""
-
-    code, retryable, outcome = "bench.no_matplotlib", False, None
-
-    def __str__(self) -> str:
-        return "a picture needs matplotlib; install quorumlog[plot], or leave --plot out"
-
-
-def check_available() -> None:
-    """Raise MatplotlibMissingError before the measurement, rather than after."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise MatplotlibMissingError from error
-
-
 def draw(record: Mapping[str, Any], path: Path) -> None:
     """Write the plot of a comparison to a file; its suffix chooses the format."""
     from matplotlib.figure import Figure

@@ -16,6 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import click
+
+from deploy.jobs.job_summary import run_job_command
+from quorumlog.command_errors import CliError
 from quorumlog.version import __version__
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
@@ -123,8 +127,10 @@ def _stage(directory: Path, project: dict[str, Any], build: object, setuptools: 
     (directory / "pyproject.toml").write_text("\n".join(lines), "utf-8")
 
 
-def build(out: Path) -> None:
-    """Write wheel and sdist of both distributions into `out`, which is made."""
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("out", type=click.Path(file_okay=False, writable=True, path_type=Path))
+def build_packages(out: Path) -> None:
+    """Write wheel and sdist of both distributions into the directory OUT, which is made."""
     out.mkdir(parents=True, exist_ok=True)
     with open(_ROOT / "pyproject.toml", "rb") as file:
         root = tomllib.load(file)
@@ -167,12 +173,16 @@ def build(out: Path) -> None:
                 command, cwd=directory, capture_output=True, text=True, check=False
             )
             if done.returncode != 0:
-                raise SystemExit(f"{directory.name} cannot be built:\n{done.stdout}{done.stderr}")
+                click.echo(done.stdout + done.stderr, err=True)
+                said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+                raise CliError(
+                    f"the distribution of the {directory.name} cannot be built",
+                    f"setuptools says: {said[-1]}",
+                    "see its words above; deploy/venv installs what builds need",
+                )
     for path in sorted(out.glob(f"quorumlog*-{__version__}*")):
-        print(f"{path} {path.stat().st_size:,} bytes")
+        click.echo(f"{path} {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: python -m deploy.build_packages OUT")
-    build(Path(sys.argv[1]))
+    run_job_command(build_packages)

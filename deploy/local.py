@@ -13,6 +13,7 @@ import os
 import shlex
 import shutil
 import signal
+import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from deploy.local_nodes import (
     NodeState,
     Relay,
     State,
+    adopt,
     ask,
     check_free,
     choose_ports,
@@ -128,7 +130,8 @@ class LocalCluster:
         server and broker, and a send makes its topic. `settings` go into every node's file. `relay`
         puts a relay between the nodes. With `hosts`, one for each node, nodes run there, know each
         other by their names, and share a secret as well. Raises LocalError: `local.exists`,
-        `local.bad_count`, `local.bad_directory`, `local.port_taken`.
+        `local.bad_count`, `local.bad_directory`, `local.port_taken`; ConfigError for settings that
+        a node refuses, before it makes any file.
         """
         root = Path(directory).absolute()
         try:
@@ -161,10 +164,10 @@ class LocalCluster:
         cluster = cls(root, f"local-{os.urandom(4).hex()}", made)
         cluster._launchers = {n: host.launcher for n, host in zip(made, hosts, strict=False)}
         shared = dict(settings or {})
-        if groups > 1 or hosts:  # Nodes tell the name server where they are, or others dial them.
-            make_missing(root)
-            write_private(root / SECRET_FILE, f"{os.urandom(32).hex()}\n")
+        has_secret = groups > 1 or bool(hosts)
+        if has_secret:  # Nodes tell the name server where they are, or others dial them.
             shared = {"secret_file": str(root / SECRET_FILE), **shared}
+        texts = {}
         for node_id in cluster._nodes:
             is_first = (node_id - 1) % nodes == 0
             own: dict[str, object] = {}
@@ -174,12 +177,17 @@ class LocalCluster:
             if rocketmq:
                 own |= rocketmq_settings(node_id - 1)
             given = {**DEFAULTS, "flush": flush, **own, **shared}
-            path = cluster.node_directory(node_id)
-            make_directory(path)
-            text = node_toml(
-                node_id, cluster._nodes, path / "data", cluster.cluster_id, given, relay
+            data = cluster.node_directory(node_id) / "data"
+            texts[node_id] = node_toml(
+                node_id, cluster._nodes, data, cluster.cluster_id, given, relay
             )
-            write_private(path / "node.toml", text)
+            _check_settings(texts[node_id], settings or {})
+        if has_secret:
+            make_missing(root)
+            write_private(root / SECRET_FILE, f"{os.urandom(32).hex()}\n")
+        for node_id, text in texts.items():
+            make_directory(cluster.node_directory(node_id))
+            write_private(cluster.node_directory(node_id) / "node.toml", text)
         cluster._save()
         return cluster
 
@@ -190,7 +198,7 @@ class LocalCluster:
         try:
             state = json.loads((root / STATE_FILE).read_text("utf-8"))
             nodes = {int(n): LocalNode.from_json(node) for n, node in state["nodes"].items()}
-            return cls(root, state["cluster_id"], nodes)
+            cluster = cls(root, state["cluster_id"], nodes)
         except FileNotFoundError:
             do = f"run '{local_command('start', root)}', or name its directory with --dir"
             raise LocalError("local.none", f"there is no local cluster in {root}", do) from None
@@ -198,6 +206,10 @@ class LocalCluster:
             what = f"{root / STATE_FILE} cannot be read ({error!r})"
             do = "remove the directory after ending what runs in it"
             raise LocalError("local.damaged", what, do) from error
+        for node_id, node in nodes.items():
+            if node.host == HOST and not node.is_alive:
+                adopt(node, cluster.node_directory(node_id) / "data")
+        return cluster
 
     # --- Facts ---
 
@@ -205,6 +217,11 @@ class LocalCluster:
     def node_ids(self) -> tuple[int, ...]:
         """Ids of all nodes, running or not."""
         return tuple(self._nodes)
+
+    @property
+    def member_ids(self) -> tuple[int, ...]:
+        """Ids of the nodes, without those that were removed from the cluster before a stop."""
+        return tuple(n for n, node in self._nodes.items() if not node.is_removed)
 
     @property
     def groups(self) -> dict[str, tuple[int, ...]]:
@@ -288,9 +305,11 @@ class LocalCluster:
                 states[node_id] = replace(state, leader_id=0, detail=detail)
         for leader in [s for s in states.values() if s.role == "leader" and s.is_ready]:
             for node_id in self.groups[leader.broker_group] if leader.members else ():
-                if node_id not in leader.members:
-                    detail = "no member of the cluster any more"
-                    states[node_id] = replace(states[node_id], role=REMOVED, detail=detail)
+                self._nodes[node_id].is_removed = node_id not in leader.members
+        for node_id, node in self._nodes.items():
+            if node.is_removed:
+                detail = "no member of the cluster any more"
+                states[node_id] = replace(states[node_id], role=REMOVED, detail=detail)
         return list(states.values())
 
     def leader_id(self, group: str | None = None) -> int:
@@ -308,14 +327,14 @@ class LocalCluster:
         environment: Mapping[str, str] | None = None,
         module: str = "node",
     ) -> list[int]:
-        """Start these nodes, by default all, in parallel; return those that did not run before.
+        """Start these nodes, by default all members; return those that did not run before.
 
         Returns at once: see `wait_ready`. `environment` is added to that of the nodes. `module` is
         run as `python -m` with the arguments of `node`: one that runs a node and looks into it.
         Raises LocalError `local.port_taken`, `local.other_host`.
         """
         with self._locked():
-            chosen = [n for n in node_ids or self._nodes if not self._node(n).is_alive]
+            chosen = [n for n in node_ids or self.member_ids if not self._node(n).is_alive]
             for node_id in chosen:
                 node = self._node(node_id)
                 if node.host != HOST and node_id not in self._launchers:
@@ -406,6 +425,8 @@ class LocalCluster:
         """Stop these nodes, by default all, gracefully; return those that had to be killed."""
         with self._locked():
             chosen = [n for n in node_ids or self._nodes if self._node(n).is_alive]
+            if chosen:
+                self.status()  # It learns who was removed, as long as there is a leader.
             for node_id in chosen:
                 self._signal(node_id, signal.SIGCONT)  # A paused node could not stop.
                 self._signal(node_id, signal.SIGTERM)
@@ -431,15 +452,17 @@ class LocalCluster:
             what = f"node {', '.join(map(str, running))} of {self.directory} runs"
             raise LocalError("local.running", what, f"stop it first: {self.command('stop')}")
 
-    def purge(self) -> None:
+    def purge(self, *, keeps_logs: bool = False) -> None:
         """Delete the cluster with its messages; what else is in the directory stays.
 
-        Raises LocalError `local.running`."""
+        `keeps_logs`: the logs of events of its nodes do, too. Raises LocalError `local.running`."""
         with self._locked():
             self.check_stopped()
             for node_id in self._nodes:
-                if self.node_directory(node_id).exists():
-                    shutil.rmtree(self.node_directory(node_id))
+                directory = self.node_directory(node_id)
+                doomed = directory / "data" if keeps_logs else directory
+                if doomed.exists():
+                    shutil.rmtree(doomed)
             # The list of nodes goes last: a purge that breaks off can be repeated.
             for name in (SECRET_FILE, LINK_FAULTS_FILE, STATE_FILE, LOCK_FILE):
                 (self.directory / name).unlink(missing_ok=True)
@@ -525,11 +548,13 @@ class LocalCluster:
         if process.is_paused:
             return replace(described, state="paused")
         answer = ask(http, "/status")
+        origin = "runs, not started by qlog local; " if process.is_strange else ""
         if answer is None or answer.get("pid") != process.pid:
-            return replace(described, detail="does not answer yet")
+            return replace(described, detail=f"{origin}does not answer yet")
         names = ("role", "term", "leader_id", "commit_index", "applied_index")
-        given = {name: answer[name] for name in (*names, "members", "detail")}
-        return replace(described, is_ready=answer["ready"], **given)
+        given = {name: answer[name] for name in (*names, "members")}
+        detail = f"{origin}{answer['detail']}"
+        return replace(described, is_ready=answer["ready"], detail=detail, **given)
 
     def _save(self, ended: tuple[int, ...] = ()) -> None:
         """Write the nodes; the processes of those that ended are expected to be gone."""
@@ -548,3 +573,24 @@ class LocalCluster:
         with open(self.directory / LOCK_FILE, "w", opener=open_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _check_settings(text: str, settings: Mapping[str, object]) -> None:
+    """Check the settings file of a node as the node does. Raises ConfigError.
+
+    An error in one of `settings` names no file."""
+    from node.config.load import ConfigError, load
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "node.toml"
+        write_private(path, text)
+        try:
+            load(path, environment={})
+        except ConfigError as error:
+            problems = [
+                one._replace(origin="--setting" if one.key in settings else "node.toml")
+                for one in error.problems
+                if one.key in settings or one.key != "secret_file"  # Ours is not there yet.
+            ]
+            if problems:
+                raise ConfigError(tuple(problems)) from None

@@ -3,6 +3,7 @@
 Owns the form of these; must not start, end or wait for anything.
 """
 
+import contextlib
 import json
 import os
 import urllib.request
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from deploy.local_process import NodeProcess, free_ports, is_free
-from quorumlog.local_cluster import CAUSES
+from node.runtime.node_file import NODE_FILE
+from quorumlog.local_cluster import CAUSES, started_at
+from store.durability.identity import lock_holder
 
 HOST: Final = "127.0.0.1"
 ANY_HOST: Final = "0.0.0.0"
@@ -115,6 +118,8 @@ class LocalNode:
     """Host at which clients and peers reach it."""
     status_host: str = HOST
     """Host at which it answers requests for its status, by a way of its own."""
+    is_removed: bool = False
+    """Whether its cluster had removed it when it was stopped."""
     process: NodeProcess | None = None
 
     @property
@@ -130,7 +135,7 @@ class LocalNode:
         return tuple(filter(None, own_ports))
 
     def to_json(self) -> dict[str, object]:
-        process = self.process
+        process = None if self.process and self.process.is_strange else self.process
         saved: dict[str, object] = {name: getattr(self, name) for name in self._saved()}
         return saved | {"pid": process and process.pid, "started": process and process.started}
 
@@ -140,7 +145,7 @@ class LocalNode:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "LocalNode":
-        node = cls(**{name: value[name] for name in cls._saved()})
+        node = cls(**{name: value[name] for name in cls._saved() if name in value})
         if value["pid"] is not None:
             node.process = NodeProcess(value["pid"], value["started"])
         return node
@@ -148,6 +153,15 @@ class LocalNode:
     @property
     def is_alive(self) -> bool:
         return self.process is not None and self.process.is_alive
+
+
+def adopt(node: LocalNode, data: Path) -> None:
+    """Let a process that another command started on the node's data directory be that node's."""
+    pid = lock_holder(str(data))
+    # A repair of the store has the lock, too, and is no node.
+    with contextlib.suppress(OSError, ValueError):
+        if pid and json.loads((data / NODE_FILE).read_text("utf-8"))["pid"] == pid:
+            node.process = NodeProcess(pid, started_at(pid), is_strange=True)
 
 
 def node_toml(

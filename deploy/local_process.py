@@ -50,6 +50,8 @@ class NodeProcess:
     pid: int
     started: str
     """Start time, in a form that no other process of this number has."""
+    is_strange: bool = False
+    """Whether no command of a local cluster started it."""
 
     @property
     def is_child(self) -> bool:

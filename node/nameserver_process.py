@@ -6,6 +6,7 @@ a third replica on a machine that holds no log, or as each of the replicas. Must
 
 import asyncio
 import os
+import time
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -24,7 +25,12 @@ from node.errors.nameserver import FilesDamagedError
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.report_judge import ReportJudge
 from node.nameserver.service import NameServerService
-from node.peers.security.tls import TlsFileError, grpc_server_credentials
+from node.peers.security.tls import (
+    TlsFileError,
+    date_warnings,
+    grpc_server_credentials,
+    validity,
+)
 from node.runtime.accounts import Accounts, limits_of
 from node.runtime.fail_stop import (
     EXIT_BAD_CONFIG,
@@ -104,6 +110,8 @@ async def _start(settings: Settings, service: NameServerService, life: AsyncExit
         credentials = grpc_server_credentials(
             tls, require_client_certificate=settings.tls_client_auth
         )
+        for warning in date_warnings(validity(tls), time.time()):
+            _log.warning(str(warning))
     port = server.bind(settings.listen, credentials)
     addresses: dict[str, object] = {
         "address": str(Address(settings.listen.host, port)),

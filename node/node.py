@@ -46,12 +46,13 @@ from node.peers.common_link import Link
 from node.peers.handshake import LinkIdentity
 from node.peers.security.tls import (
     TlsFiles,
+    Validity,
     client_context,
     client_port_context,
-    ended,
-    ends_unix_s,
+    date_warnings,
     grpc_client_credentials,
     grpc_server_credentials,
+    validity,
 )
 from node.replication.admin_parts import NodeCalls, NodeParts, Replication
 from node.replication.derived_scrub import DerivedCare
@@ -121,7 +122,7 @@ class Node(NodeParts):
         self.lives = NodeLives(settings.node_id, fail_stop)
         self.address = self.peer_address = self.http_address = self.framed_address = ""
         self.remoting_addresses: tuple[str, ...] = ()
-        self.tls_ends_unix_s: dict[str, int] = {}
+        self.tls_validity: dict[str, Validity] = {}
         self.began_s = time.monotonic()
         self._forwarding_token: Final = secrets.token_bytes(FORWARDING_TOKEN_SIZE_BYTES)
         self.pages = Pages()
@@ -273,9 +274,9 @@ class Node(NodeParts):
             credentials = grpc_server_credentials(
                 tls, require_client_certificate=settings.tls_client_auth
             )
-            self.tls_ends_unix_s = ends_unix_s(tls)
-            for sentence in ended(self.tls_ends_unix_s, time.time()):
-                _log.warning(sentence)
+            self.tls_validity = validity(tls)
+            for warning in date_warnings(self.tls_validity, time.time()):
+                _log.warning(str(warning))
         port = self.grpc.bind(settings.listen, credentials)
         self.ports.push_async_callback(self.grpc.stop, 0)
         await self.grpc.open(SERVICES)
@@ -542,7 +543,7 @@ class Node(NodeParts):
             (str(settings.node_id), settings.cluster_id, settings.broker_group, __version__),
             self.health.ready().is_good,
             time.monotonic() - self.began_s,
-            self.tls_ends_unix_s,
+            {name: each.ends_unix_s for name, each in self.tls_validity.items()},
             settings.scrub_interval_ms / 1000,
         )
 
@@ -573,7 +574,7 @@ class Node(NodeParts):
             *(() if opened is None else (str(opened),)),
             *self.replication.store.stats().warnings(),
             *self.sync_watch.warnings(),
-            *ended(self.tls_ends_unix_s, time.time()),
+            *map(str, date_warnings(self.tls_validity, time.time())),
             *self.lives.warnings(),
             *self.replication.warnings(),
         )

@@ -9,8 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.errors import PipelineError
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -19,21 +17,6 @@ _SIZE_INCHES: Final = (11.0, 9.0)
 _DPI: Final = 120
 _LINES_MAX: Final = 8
 """Lines in one chart: more cannot be told apart."""
-
-
-class PlotMissingError(PipelineError):
-    """matplotlib is not installed."""
-
-    code = "pipeline.no_matplotlib"
-
-
-def check_available() -> None:
-    """Raise PlotMissingError before anything is read, rather than after."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        do = "run: pip install 'quorumlog[plot]', or leave --plot out"
-        raise PlotMissingError("a plot needs matplotlib, which is not installed", do) from error
 
 
 def draw(rates: Sequence[Row], lags: Sequence[Row], path: Path) -> None:

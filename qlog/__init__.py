@@ -114,7 +114,7 @@ SECTIONS = {
         ),
         (
             "qlog.cluster.events:events",
-            "Show what happened at the nodes: elections, disks, damage, repairs, refusals.",
+            "Show what happened at the nodes: elections, disks, damage, repairs.",
         ),
         ("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
         ("qlog.cluster.ha:ha", "Show a master-slave group, and choose its master by hand."),
@@ -239,7 +239,10 @@ class LazyGroup(click.Group):
         try:
             check_polling()
             _check_docstrings()
-            result = super().main(args, prog_name, standalone_mode=False, **extra)
+            words = list(sys.argv[1:] if args is None else args)
+            if words[:1] == ["help"]:
+                words = [*words[1:], "--help"]
+            result = super().main(words, prog_name, standalone_mode=False, **extra)
             sys.stdout.flush()  # Here, so that a broken pipe is met below and not at exit.
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
@@ -282,6 +285,9 @@ def _check_docstrings() -> None:
 def main(transport: str) -> None:
     """Run, inspect and measure QuorumLog, a replicated message log.
 
+    A broker group is the nodes that hold copies of one log; a cluster has one or several, and a
+    topic has queues in each. A message is acked when its sender has the receipt.
+
     \b
     Examples:
       qlog topic create orders --queues 8
@@ -289,12 +295,12 @@ def main(transport: str) -> None:
       qlog consume orders --until end
       qlog cluster status
       qlog top
-      qlog store verify DIR -o json   check every byte of a store, offline, for a program
-      qlog bench produce              measure a cluster of three nodes on this machine
+      qlog store verify DIR           check every byte of a store, offline
+      qlog bench produce              measure three nodes on this machine
 
     \b
     Variables that name PEM files, for a cluster with TLS:
-      QUORUMLOG_CLIENT_TLS_CA_FILE           who signed the certificates of its nodes
+      QUORUMLOG_CLIENT_TLS_CA_FILE           who signed its certificates
       QUORUMLOG_CLIENT_TLS_CERTIFICATE_FILE  with tls_client_auth: your own
       QUORUMLOG_CLIENT_TLS_KEY_FILE          and its private key
 
@@ -302,14 +308,16 @@ def main(transport: str) -> None:
     Exit codes:
       0    done, and nothing is wrong
       1    done, and it found something: damage, a node that is down, no message
-      2    the command line makes no sense; nothing was done
-      3    it failed, as when no node can be reached; stderr says what, why and what to do
-           (stdout cannot be written: the work before that is done, do not repeat it)
+      2    the command line makes no sense, or a file of settings, of TLS or of
+           contexts is wrong; nothing was done ('qlog serve' ends with 78)
+      3    it failed, as when no node can be reached; stderr says what, why and
+           what to do (if stdout cannot be written, the work before that is done)
       4    not found: there is no such topic, group, message or node
       5    refused by the cluster, and it would refuse the same again
       6    time ran out, and nothing was done
       7    the outcome is unknown: it may have been done
       130  Ctrl-C, SIGTERM, or the terminal was closed
       141  the reader of the output went away
-    With -o json an error is one JSON document on stderr: code, what, why, do, exit_code.
+    With -o json an error is one JSON document on stderr, with the keys code,
+    what, why, do, exit_code.
     """

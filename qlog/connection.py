@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -17,19 +18,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qlog.contexts import Contexts
+from qlog.contexts import Context, Contexts
 from qlog.parsed import Parsed, parse_duration
 from qlog.transport import transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls
 from quorumlog.command_errors import CliError, ExitCode, nearest
-from quorumlog.errors import QuorumlogError
+from quorumlog.errors import QuorumlogError, UnavailableError
 from quorumlog.local_cluster import (
     CAUSES,
     DamagedStateError,
     default_directory,
     known_servers,
 )
+from quorumlog.standard_output import wait_for_hang_up
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -106,20 +108,36 @@ def addresses(server: str | None) -> str:
     Raises CliError for text that is no list of HOST:PORT, and for a local cluster that is stopped
     where the default address is of no server either.
     """
+    return _addresses(server)[0]
+
+
+def _addresses(server: str | None) -> tuple[str, str]:
+    """Return the addresses, and where they are from."""
     from quorumlog.cluster.routes import is_address
 
-    if server is None:
-        context = Contexts.load().chosen()
-        server = context.server if context else _local_servers() or DEFAULT_SERVER
+    if server is not None:
+        command = click.get_current_context(silent=True)
+        source = command and command.get_parameter_source("server")
+        is_variable = source is click.core.ParameterSource.ENVIRONMENT
+        origin = SERVER_VARIABLE if is_variable else "--server"
+    else:
+        contexts = Contexts.load()
+        if (context := contexts.chosen()) is not None:
+            server, origin = context.server, f"context {contexts.current!r}"
+        elif (server := _local_servers()) is not None:
+            origin = "the cluster of 'qlog local'"
+        else:
+            server = DEFAULT_SERVER
+            origin = f"the default (no --server, {SERVER_VARIABLE}, context or local cluster)"
     for one in server.split(","):
         if not is_address(one.strip()):
             raise CliError(
                 f"{one.strip()!r} is no address of a server",
-                f"--server and {SERVER_VARIABLE} take HOST:PORT, several with commas between",
+                f"{origin} has it, where HOST:PORT belongs, several with commas between",
                 f"for example --server {DEFAULT_SERVER}",
                 ExitCode.USAGE,
             )
-    return ",".join(one.strip() for one in server.split(","))
+    return ",".join(one.strip() for one in server.split(",")), origin
 
 
 def _local_servers() -> str | None:
@@ -134,8 +152,10 @@ def _local_servers() -> str | None:
         ) from error
     if known is None or known.is_running:
         return None if known is None else known.addresses
-    with suppress(OSError), socket.create_connection(("127.0.0.1", DEFAULT_PORT), _LOOK_S):
-        return None
+    for addresses in (known.addresses, DEFAULT_SERVER):  # 'qlog serve' may run its nodes.
+        for host, _, port in (one.rpartition(":") for one in addresses.split(",")):
+            with suppress(OSError), socket.create_connection((host, int(port)), _LOOK_S):
+                return addresses
     raise CliError(
         f"the local cluster in {default_directory()} is stopped",
         f"none of its nodes runs, and no --server, {SERVER_VARIABLE} or context names another",
@@ -153,9 +173,16 @@ def tls_files(server: str | None) -> ClientTls:
             f"only one of {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} is set",
             "a client certificate is of use with its private key only",
             "set both or none",
+            ExitCode.USAGE,
         )
-    context = Contexts.load().chosen() if server is None and not any(files) else None
+    context = None if any(files) else context_of(server)
     return context.tls if context else files
+
+
+def context_of(server: str | None) -> Context | None:
+    """Return the context that commands use, if it names the addresses; None: its files belong to
+    others, or there is none."""
+    return Contexts.load().chosen() if server is None else None
 
 
 @asynccontextmanager
@@ -167,23 +194,32 @@ async def connected(
     import quorumlog
 
     timeout_ms = call_timeout_ms(timeout_ms)
-    async with quorumlog.connect(
-        addresses(server),
-        timeout_ms=timeout_ms,
-        connect_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_ms),
-        credentials=tls_files(server).credentials(),
-        transport=transport(),
-    ) as client:
-        try:
-            yield client
-        except QuorumlogError as error:
-            await propose(client, error)
-            raise
+    servers, origin = _addresses(server)
+    try:
+        async with quorumlog.connect(
+            servers,
+            timeout_ms=timeout_ms,
+            connect_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_ms),
+            credentials=tls_files(server).credentials(),
+            transport=transport(),
+        ) as client:
+            try:
+                yield client
+            except QuorumlogError as error:
+                await propose(client, error)
+                raise
+    except UnavailableError as error:
+        if error.code == UnavailableError.code:
+            error.cause = f"no node of {origin} could be reached, or a connection to one broke"
+        raise
 
 
 async def propose(client: "Client", error: QuorumlogError) -> None:
     """Add to an error that a topic or a consumer group does not exist which name is near it."""
     names: list[str] = []
+    command = click.get_current_context().info_name
+    if error.code == "node.unknown_topic" and command not in ("produce", "consume"):
+        error.remedy = "check the name: 'qlog topic list' has all"  # To make it would not help.
     with suppress(QuorumlogError):
         if error.code == "node.unknown_topic":
             names = [info.topic for info in await client.admin.list_topics()]
@@ -279,11 +315,37 @@ async def beside(helper: Coroutine[Any, Any, None], work: Coroutine[Any, Any, _R
         await _cancelled(other)
 
 
+class Reader:
+    """The reader of stdout, watched by a thread: the end of the program does not wait for it."""
+
+    def __init__(self) -> None:
+        self._gone, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def watch() -> None:
+            with suppress(RuntimeError):  # The loop is closed.
+                if wait_for_hang_up(None):
+                    loop.call_soon_threadsafe(self._gone.set)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    async def during(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Await the work. Raises BrokenPipeError if the reader goes away before its end."""
+
+        async def leave() -> None:
+            await self._gone.wait()
+            raise BrokenPipeError
+
+        return await beside(leave(), work)
+
+
 async def _cancelled(task: "asyncio.Future[Any]") -> None:
-    """Cancel a task that is not done, and wait until it has cleaned up."""
+    """Cancel a task that is not done, and wait until it has cleaned up. Its error is the caller's
+    to raise, or is dropped."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # Else asyncio reports one that no caller raises on stderr.
 
 
 def confirm(question: str, *, is_confirmed: bool) -> None:
@@ -292,8 +354,10 @@ def confirm(question: str, *, is_confirmed: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise CliError(
-            "this cannot be undone, and there is no terminal to confirm it",
-            question,
+            f"it needs a confirmation: {question}",
+            "stdin is no terminal, and a command that cannot be undone needs --yes there",
             "run it again with --yes",
         )
-    click.confirm(question, abort=True, err=True)
+    if not click.confirm(question, err=True):
+        click.echo("nothing was changed", err=True)
+        click.get_current_context().exit(ExitCode.FINDINGS)

@@ -1,4 +1,4 @@
-"""The contexts of a user: names of clusters, with the addresses and TLS files that go with each.
+"""The contexts of a user: names of clusters, with the addresses and the files that go with each.
 
 Owns the file, `quorumlog/contexts.json` in the user's directory of settings. Must not know which
 command reads it.
@@ -6,14 +6,22 @@ command reads it.
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from quorumlog.cluster.tls import ClientTls
-from quorumlog.command_errors import CliError
+from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.user_files import UserFileError, read_user_file
+
+try:
+    import fcntl
+except ImportError:  # On Windows, where commands that write at once may undo each other.
+    fcntl = None  # type: ignore[assignment]
 
 DEFAULT: Final = "default"
 """The context without a choice: the local cluster, else the default address."""
@@ -21,10 +29,22 @@ DEFAULT: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A cluster: HOST:PORT,... and absolute paths of PEM files, empty where not given."""
+    """A cluster: HOST:PORT,... and absolute paths of files, empty where not given."""
 
     server: str
     tls: ClientTls
+    source_keys: str = ""
+    """Access key and secret of the RocketMQ cluster that this one imports from."""
+    source_ca: str = ""
+    """Who signed the certificates of that cluster."""
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> "Context":
+        """Return the context of a row of the file. Raises ValueError, KeyError or TypeError."""
+        tls, rest = row["tls"], {name: value for name, value in row.items() if name != "tls"}
+        if wrong := [name for name, value in {**rest, **tls}.items() if not isinstance(value, str)]:
+            raise ValueError(f"no text: {', '.join(wrong)}")
+        return cls(tls=ClientTls(**tls), **rest)
 
 
 @dataclass(slots=True)
@@ -36,33 +56,47 @@ class Contexts:
 
     @classmethod
     def load(cls) -> "Contexts":
-        """Read the file; without one there are none. Raises CliError for another content."""
+        """Read the file; without one there are none. Raises CliError for another content, a choice
+        that it lacks included: commands must not go to another cluster then."""
         try:
-            read = json.loads(path().read_text("utf-8"))
-            by_name = {
-                name: Context(str(one["server"]), ClientTls(**one["tls"]))
-                for name, one in read["contexts"].items()
-            }
-            return cls(str(read["current"]), by_name)
-        except FileNotFoundError:
-            return cls()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CliError(
-                f"{path()} has no contexts that can be read",
-                f"another program wrote it, or a part of it is lost ({error!r})",
-                f"mend it, or remove it and make the contexts again: rm {path()}",
-            ) from error
+            if not os.path.lexists(path()):
+                return cls()
+            read = json.loads(read_user_file(path()))
+            by_name = {name: Context.of(row) for name, row in read["contexts"].items()}
+            if read["current"] not in (DEFAULT, *by_name):
+                raise ValueError(f"the current one is {read['current']!r}, and it has no such one")
+            return cls(read["current"], by_name)
+        except UserFileError as error:
+            why, do = error.what, error.do
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            why = f"another program wrote it, or a part of it is lost ({error!r})"
+            do = f"mend it, or remove it and make the contexts again: rm {path()}"
+        what = f"{path()} has no contexts that can be read"
+        raise CliError(what, why, do, ExitCode.USAGE)
 
-    def save(self) -> None:
-        """Replace the file at once. Only the user may read it: it names where private keys are."""
-        rows = {
-            name: {**asdict(one), "tls": one.tls._asdict()} for name, one in self.by_name.items()
-        }
+    @classmethod
+    @contextmanager
+    def changed(cls) -> Iterator["Contexts"]:
+        """Yield the contexts, and replace the file at the end of the block, which is that of one
+        command at a time. Only the user may read it: it names where private keys are."""
+
+        def private(name: str | Path, flags: int) -> int:
+            return os.open(name, flags, 0o600)
+
         path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = path().with_suffix(f".{os.getpid()}")
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-            json.dump({"current": self.current, "contexts": rows}, stream, indent=2)
-        new.replace(path())
+        with open(path().with_suffix(".lock"), "a", opener=private) as lock:
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            contexts = cls.load()
+            yield contexts
+            rows = {
+                name: {**asdict(one), "tls": one.tls._asdict()}
+                for name, one in contexts.by_name.items()
+            }
+            new = path().with_suffix(".new")
+            with open(new, "w", encoding="utf-8", opener=private) as stream:
+                json.dump({"current": contexts.current, "contexts": rows}, stream, indent=2)
+            new.replace(path())
 
     def chosen(self) -> Context | None:
         """Return the context that commands use; None: the default one."""

@@ -7,12 +7,13 @@ Owns the printing; the meanings are those of docs/errors.md for codes of nodes, 
 import click
 
 from qlog.command_decorators import printed
+from qlog.names import of
 from quorumlog.command_errors import CliError, ExitCode, exit_code_of, nearest
 from quorumlog.local_cluster import CAUSES
 
 
 @click.command()
-@click.argument("code", metavar="CODE")
+@click.argument("code", metavar="CODE", shell_complete=of(lambda _context: _codes()))
 @printed
 def explain(code: str) -> dict[str, object]:
     """Say what an error code means.
@@ -22,8 +23,8 @@ def explain(code: str) -> dict[str, object]:
 
     \b
     Keys of -o json:
-      code, status (of gRPC; null for one of the client or of qlog local), retryable, outcome,
-      exit_code, meaning
+      code, status (of gRPC; null for one of the client or of qlog local),
+      retryable, outcome, exit_code, meaning
 
     \b
     Examples:

@@ -1,15 +1,19 @@
-"""Names that a shell completes: topics, consumer groups and nodes of the cluster.
+"""Names that a shell completes, as those of topics, consumer groups and nodes of the cluster.
 
-Owns the look at the cluster, which has a second and is silent when it fails: a person is typing.
+Owns the look at the cluster, which has a second, and the silence when a look fails: a person is
+typing.
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from qlog.connection import connected, run
+from quorumlog.local_cluster import STATE_FILE, default_directory
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -17,25 +21,40 @@ if TYPE_CHECKING:
 LOOK_S: Final = 1.0
 
 
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+"""The `shell_complete` of a parameter."""
+
+
+def of(look: Callable[[click.Context], Iterable[object]]) -> Complete:
+    """Complete the names that a look finds; none when it fails."""
+
+    def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+        try:
+            found = map(str, look(context))
+            return sorted(name for name in found if name.startswith(begun))
+        except Exception:  # noqa: BLE001 - no cluster, no names.
+            return []
+
+    return complete
+
+
 def _names(
     call: "Callable[[Client], Awaitable[Any]]", name_of: Callable[[Any], object]
-) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+) -> Complete:
     async def look(server: str | None) -> Iterable[Any]:
         async with asyncio.timeout(LOOK_S), connected(server) as client:
             found = await call(client)
             return getattr(found, "nodes", found)  # type: ignore[no-any-return]
 
-    def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-        try:
-            names = [str(name_of(one)) for one in run(look(context.params.get("server")))]
-        except Exception:  # noqa: BLE001 - no cluster, no names.
-            return []
-        return sorted(name for name in names if name.startswith(begun))
+    return of(lambda context: map(name_of, run(look(context.params.get("server")))))
 
-    return complete
+
+def _local_nodes(context: click.Context) -> Iterable[object]:
+    directory = Path(context.params.get("directory") or default_directory())
+    return json.loads((directory / STATE_FILE).read_text("utf-8"))["nodes"]  # type: ignore[no-any-return]
 
 
 topics = _names(lambda client: client.admin.list_topics(), lambda info: info.topic)
 groups = _names(lambda client: client.admin.list_groups(), lambda info: info.group)
 nodes = _names(lambda client: client.admin.cluster_status(), lambda node: node.node_id)
-"""The `shell_complete` of an argument."""
+local_nodes = of(_local_nodes)

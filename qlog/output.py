@@ -1,9 +1,9 @@
 """Printing of results: `-o table|wide|json|jsonl`.
 
 Owns the formats. Only results go to stdout, so that a pipe gets clean data. A table is aligned
-text. On a terminal one that is wider is folded, and nothing of it is cut; in a pipe and with
-`-o wide` a row is one line. JSON is one document with the keys in the order given, the same keys
-for every row.
+text. One that is wider than the terminal, or than COLUMNS says, is folded, and nothing of it is
+cut; in a pipe without COLUMNS and with `-o wide` a row is one line. JSON is one document with the
+keys in the order given, the same keys for every row.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import sys
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Final
+from typing import IO, Final
 
 import click
 
@@ -27,6 +27,7 @@ from quorumlog.standard_output import is_stdout_closed
 Row = Mapping[str, object]
 _WIDE: Final = "wide"
 _GAP: Final = "  "
+_DECIMALS_MAX: Final = 12
 _ROOM_MIN: Final = 16
 """Columns in which a text of several words is wrapped beside others; with less it goes below."""
 
@@ -111,19 +112,23 @@ def print_record(record: Row, output: Format) -> None:
             print_rows(value, Format.TABLE, columns=columns)
 
 
-def print_text(text: str, head: str = "") -> None:
-    """Print a text behind its head, as a part of a table: on a terminal it is folded at words."""
-    width = line_width()
+def print_text(text: str, head: str = "", *, err: bool = False) -> None:
+    """Print a text behind its head, as a part of a table: on a terminal it is folded at words.
+
+    `err` prints it on stderr."""
+    width = line_width(sys.stderr if err else sys.stdout)
     room = None if width is None else max(width - len(head), _ROOM_MIN)
     for line in wrapped(text, room):
-        click.echo((head + line).rstrip())
+        click.echo((head + line).rstrip(), err=err)
         head = " " * len(head)
 
 
-def line_width() -> int | None:
-    """Return the columns of the terminal that stdout is; None where a line may be of any length."""
+def line_width(stream: IO[str] | None = None) -> int | None:
+    """Return COLUMNS, else those of the terminal that a stream is, by default stdout; None where a
+    line may be of any length."""
     context = click.get_current_context(silent=True)
-    if not sys.stdout.isatty() or (context is not None and context.meta.get(_WIDE)):
+    is_limited = (stream or sys.stdout).isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    if not is_limited or (context is not None and context.meta.get(_WIDE)):
         return None
     return shutil.get_terminal_size().columns
 
@@ -160,7 +165,7 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:,.3f}".rstrip("0").rstrip(".") if math.isfinite(value) else str(value)
+        return _number(value) if math.isfinite(value) else str(value)
     if isinstance(value, int) and not isinstance(value, enum.Enum):
         return str(value)
     if isinstance(value, str) and not isinstance(value, enum.Enum):
@@ -171,6 +176,19 @@ def cell(value: object) -> str:
         plain = _plain(value) if not isinstance(value, list | tuple) else value
         text = plain if isinstance(plain, str) else to_json(plain)
     return shown(text)
+
+
+def counted(count: int, what: str) -> str:
+    """Return a count with what is counted, which is given in the singular."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _number(value: float) -> str:
+    """Return a number with three decimals; with as many as three of its digits need, if small."""
+    decimals = 3 if abs(value) >= 0.1 or not value else 2 - math.floor(math.log10(abs(value)))
+    if decimals > _DECIMALS_MAX:
+        return f"{value:.3g}"
+    return f"{value:,.{decimals}f}".rstrip("0").rstrip(".")
 
 
 def _is_number(value: object) -> bool:
@@ -188,9 +206,9 @@ def table_parts(
 
     A part is its lines, each with the number of its row; the head has None. A table that is too
     wide loses the columns without any value. Then it is folded: each part begins with the columns
-    that tell the rows apart. A text that has no room is wrapped at words, and within one only if
-    that has no line for itself. `right` are the columns that are aligned right: by default those
-    of numbers.
+    that tell the rows apart, which take at most half of it. A text that has no room is wrapped at
+    words, and within one only if that has no line for itself. `right` are the columns that are
+    aligned right: by default those of numbers.
     """
     if right is None:
         right = {c for c in columns if rows and all(_is_number(r[c]) or r[c] is None for r in rows)}
@@ -200,10 +218,12 @@ def table_parts(
         return [_part(cells, widths, columns, right)]
     chosen = [c for c in columns if not rows or any(text not in ("", "-") for text in cells[c])]
     keys = _keys(cells, chosen, len(rows))
-    while keys and _sum(widths[c] for c in keys) > width // 2:
-        keys.pop()
+    if _sum(widths[c] for c in keys) > width // 2:
+        keys = _needed(keys, cells, len(rows))
+    if _sum(widths[c] for c in keys) > width // 2:
+        widths |= {c: min(widths[c], width // 2 // len(keys) - len(_GAP)) for c in keys}
     parts, part = [], list(keys)
-    for column in chosen[len(keys) :]:
+    for column in (c for c in chosen if c not in keys):
         room = width - _sum(widths[c] for c in part) - (len(_GAP) if part else 0)
         longest = max(map(_width, " ".join([column, *cells[column]]).split()))
         if widths[column] > room and max(longest, _ROOM_MIN) > room and len(part) > len(keys):
@@ -216,11 +236,24 @@ def table_parts(
 
 
 def _keys(cells: Mapping[str, Sequence[str]], columns: Sequence[str], count: int) -> list[str]:
-    """Return the first columns that no two rows have the same texts in; one if all differ."""
+    """Return the first columns that no two rows have the same texts in; one if there are none."""
     for number in range(1, len(columns)):
-        if len(set(zip(*(cells[c] for c in columns[:number]), strict=True))) == count:
+        if _are_told_apart(cells, columns[:number], count):
             return list(columns[:number])
     return list(columns[:1])
+
+
+def _needed(columns: list[str], cells: Mapping[str, Sequence[str]], count: int) -> list[str]:
+    """Leave out the columns without which rows are told apart as well."""
+    for column in columns[:-1]:
+        others = [c for c in columns if c != column]
+        if _are_told_apart(cells, others, count):
+            columns = others
+    return columns
+
+
+def _are_told_apart(cells: Mapping[str, Sequence[str]], columns: Sequence[str], count: int) -> bool:
+    return len(set(zip(*(cells[c] for c in columns), strict=True))) == count
 
 
 def _part(

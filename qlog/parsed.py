@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -92,8 +93,22 @@ def parse_duration(text: str) -> int:
     return int(match[1]) * _UNIT_MS[match[2]]
 
 
+def parse_plot(text: str) -> Path:
+    """Return the path of a plot that can be drawn. Raises ValueError, before the work whose
+    result it shows, and ImportError without matplotlib, which is an extra."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    path, kinds = Path(text), FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in kinds:
+        raise ValueError(f"{text!r} is no file of a plot; use .png, .svg or .pdf")
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"{text!r} is no file in a directory that exists")
+    return path
+
+
+PLOT: Final = Parsed("plot", parse_plot)
 TIME: Final = Parsed("time", parse_time)
-"""The type of an option."""
+"""The types of an option."""
 
 
 def duration_text(ms: int) -> str:

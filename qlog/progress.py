@@ -81,10 +81,11 @@ def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
         tasks: dict[str, TaskID] = {}
 
         def show(what: str, done: float, total: float | None) -> None:
+            known = total or None
             if what not in tasks:  # rich would read brackets in a name as its own markup.
                 name = escape(shown(what, _NAME_LENGTH_MAX))
-                tasks[what] = bars.add_task(name, total=total, numbers="")
-            bars.update(tasks[what], completed=done, total=total, numbers=_numbers(done, total))
+                tasks[what] = bars.add_task(name, total=known, numbers="")
+            bars.update(tasks[what], completed=done, total=known, numbers=_numbers(done, total))
 
         yield show
 

@@ -17,8 +17,8 @@ transport_option = click.option(
     type=click.Choice(TRANSPORTS),
     envvar=TRANSPORT_VARIABLE,
     default="auto",
-    help="Way of messages to and from the nodes: frames where a node has a framed port that "
-    "can be reached and else gRPC; only frames; or only gRPC.  [env var: "
+    help="Way of messages to and from the nodes: frames (docs/framed.md) where a node has a port "
+    "for them that can be reached and else gRPC; only frames; or only gRPC.  [env var: "
     f"{TRANSPORT_VARIABLE}; default: auto]",
 )
 """Decorates the top level with `--transport`; commands ask `transport()` for it."""

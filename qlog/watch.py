@@ -19,7 +19,7 @@ from qlog.message_rows import time_text
 from qlog.output import Format, output_option
 from qlog.parsed import duration_text
 from quorumlog.command_errors import CliError, ExitCode, explain
-from quorumlog.standard_output import styled
+from quorumlog.standard_output import styled, wait_for_hang_up
 
 _INTERVAL_S: Final = 1.0
 _UNTIL_TIMEOUT_MS: Final = 60_000
@@ -133,4 +133,5 @@ class _Wait:
                     "wait longer, with --timeout 10m",
                     ExitCode.TIMEOUT,
                 )
-            time.sleep(min(_INTERVAL_S, left_s))
+            if wait_for_hang_up(min(_INTERVAL_S, left_s)):
+                raise BrokenPipeError

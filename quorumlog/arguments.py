@@ -21,7 +21,13 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from quorumlog.errors import InvalidRequestError, WrongTypeError
 from quorumlog.records.message import Message, MessageBatch
-from quorumlog.records.options import TIMEOUT_MS_MAX, Consistency, Decision, parse_position
+from quorumlog.records.options import (
+    POSITIONS,
+    TIMEOUT_MS_MAX,
+    Consistency,
+    Decision,
+    parse_position,
+)
 from quorumlog.records.queues import Queue
 from quorumlog.records.receipt import Receipt
 
@@ -64,8 +70,8 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
         (0, 43_200): "seconds",
         (0.001, 43_200): "invisible",
         (0, 3_600): "wait",
-        (0, TIMEOUT_MS_MAX): "timeout_ms wait_ms",
-        (1, TIMEOUT_MS_MAX): "connect_timeout_ms",
+        (0, TIMEOUT_MS_MAX): "wait_ms",
+        (1, TIMEOUT_MS_MAX): "timeout_ms connect_timeout_ms",
         (10, TIMEOUT_MS_MAX): "commit_interval_ms",
         (0, 60_000): "linger_ms",
         (1, 18): "level",
@@ -113,13 +119,17 @@ def wrong_type(name: str, value: object, wanted: str) -> WrongTypeError:
 
 def check_number(name: str, value: Any) -> None:
     """Accept whole numbers, also those of numpy, within the range of their name."""
-    if isinstance(value, bool):
-        raise wrong_type(name, value, "a whole number")
+    _check_range(name, whole_number(name, value))
+
+
+def whole_number(name: str, value: Any, wanted: str = "a whole number") -> int:
+    """Return the number that a value is, also one of numpy. Raises WrongTypeError."""
     try:
-        number = operator.index(value)
+        if not isinstance(value, bool):
+            return operator.index(value)
     except TypeError:
-        raise wrong_type(name, value, "a whole number") from None
-    _check_range(name, number)
+        pass
+    raise wrong_type(name, value, wanted)
 
 
 def check_real(name: str, value: Any) -> None:
@@ -203,9 +213,10 @@ def _check_batch(name: str, value: Any) -> None:
 
 
 def _check_position(name: str, value: Any) -> None:
-    if not isinstance(value, str):
-        check_number("offset", value)
-    parse_position(value)
+    if isinstance(value, str):
+        parse_position(value, name)
+    elif not 0 <= whole_number(name, value, "a whole number or text") <= INT64_MAX:
+        raise InvalidRequestError(f"{name} is {shown(value)}; use {POSITIONS}")
 
 
 def _check_consistency(name: str, value: Any) -> None:

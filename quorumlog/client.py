@@ -133,8 +133,9 @@ class Client:
     async def start(self) -> None:
         """Find the cluster; `async with` does it. A cluster that is electing a leader is found too.
 
-        Raises UnavailableError when no node answers within `connect_timeout_ms` or too few file
-        descriptors are free, WrongClusterError, or InvalidRequestError for GRPC_POLL_STRATEGY; as
+        Raises UnavailableError when no node can be reached within `connect_timeout_ms`
+        (ConnectTimeoutError: none answers) or too few file descriptors are free,
+        WrongClusterError, or InvalidRequestError for GRPC_POLL_STRATEGY; as
         the program ends ClosedError, which `async with` does not raise.
         """
         if self._groups is None:

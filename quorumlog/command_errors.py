@@ -13,7 +13,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from types import FrameType
@@ -41,7 +42,7 @@ class ExitCode(enum.IntEnum):
 
     OK = 0
     FINDINGS = 1  # The work was done, with a bad result: damage, a failed verdict.
-    USAGE = 2  # The command line makes no sense; nothing was done.
+    USAGE = 2  # The command line, or a file of the user's settings, makes no sense: nothing done.
     FAILED = 3  # The operation could not be done, or broke off; none of the following is known.
     NOT_FOUND = 4  # The cluster has no such topic, group, message or node.
     REFUSED = 5  # The cluster refused it, and will refuse the same again.
@@ -137,8 +138,10 @@ def explain(error: Exception) -> Explanation:
             "raise the limit of open files ('ulimit -n'), then run it again",
         )
     if isinstance(error, OSError):
+        place = traceback.extract_tb(error.__traceback__)
+        call = f"a system call in {place[-1].name}" if place else "a system call"
         return Explanation(
-            str(error.filename or "a system call") + f": {error.strerror or error}",
+            str(error.filename or call) + f": {error.strerror or error}",
             f"the operating system refused ({type(error).__name__})",
             _REMEDIES.get(error.errno or 0, "look at the path and its disk, then run it again"),
         )
@@ -189,8 +192,7 @@ def _explain_usage(error: click.UsageError) -> Explanation:
     if wrong is not None:
         command = error.ctx.command
         options = [name for param in command.params for name in param.opts + param.secondary_opts]
-        names = command.list_commands(error.ctx) if isinstance(command, click.Group) else []
-        do = nearest(wrong[1], options if is_option else names) + do
+        do = (nearest(wrong[1], options) if is_option else _near_commands(wrong[1], command)) + do
     # Click has its own proposals in the formatted message, of names that are loaded already.
     what = error.message if wrong is not None else " ".join(error.format_message().split())
     return Explanation(what, f"the usage is: {usage}", do, ExitCode.USAGE)
@@ -198,22 +200,56 @@ def _explain_usage(error: click.UsageError) -> Explanation:
 
 def nearest(name: str, names: Sequence[str]) -> str:
     """Return the beginning of a remedy that proposes the names that are near one; "" if none is."""
-    near = get_close_matches(name, names)
-    return f"did you mean {' or '.join(map(repr, near))}? else " if near else ""
+    return _proposal(get_close_matches(name, names))
+
+
+def _proposal(names: Sequence[str]) -> str:
+    return f"did you mean {' or '.join(map(repr, names))}? else " if names else ""
+
+
+def _near_commands(name: str, group: click.Command) -> str:
+    """Propose commands of that name in the tree below a group, else those near it: in the group
+    and its options, else in the tree."""
+    name = _SYNONYMS.get(name, name)
+    paths = sorted(_paths(group), key=lambda path: path.count(" "))
+    names = [path.rpartition(" ")[2] for path in paths]
+    options = [option for param in group.params for option in param.opts]
+    near = get_close_matches(name, [*(path for path in paths if " " not in path), *options])
+    if name in names or not near:
+        close = [name] if name in names else get_close_matches(name, dict.fromkeys(names))
+        near = [path for path, own in zip(paths, names, strict=True) if own in close]
+    return _proposal(near[:_PROPOSALS_MAX])
+
+
+def _paths(group: click.Command, before: str = "") -> Iterator[str]:
+    """Yield the words of all commands below a group, in the order of its help."""
+    if not isinstance(group, click.Group):
+        return
+    context = click.Context(group, resilient_parsing=True)  # A missing server raises nothing then.
+    for name in dict.fromkeys([*getattr(group, "lazy", ()), *group.list_commands(context)]):
+        yield before + name
+        with suppress(ImportError):  # An extra that is not installed.
+            command = group.get_command(context, name)
+            if command is not None:
+                yield from _paths(command, f"{before}{name} ")
 
 
 def _explain_coded(error: Exception) -> Explanation:
     """Split the text of an error of ours, which is "what, with numbers; what to do" in one line."""
-    what, _, do = str(error).rpartition("; ")
+    cause = shown(getattr(error, "cause", ""))
+    what, found, do = str(error).partition(f": {cause}; ")
+    if not (cause and found):
+        what, _, do = str(error).rpartition("; ")
     code, outcome = str(getattr(error, "code", "")), getattr(error, "outcome", None)
     outcome = getattr(outcome, "value", outcome)
     is_retryable = getattr(error, "retryable", False)
+    cause = cause or _cause(code, error)
     if not what:
         what, do = do, "run it again" if is_retryable else f"see qlog explain {code}"
     return Explanation(
         what,
-        _cause(code, error) + (", and the effect is unknown" if outcome == "unknown" else ""),
-        getattr(error, "proposal", "") + do,
+        cause + (", and the effect is unknown" if outcome == "unknown" else ""),
+        getattr(error, "proposal", "") + (getattr(error, "remedy", "") or do),
         exit_code_of(code, is_retryable=is_retryable, is_unknown=outcome == "unknown"),
         code,
     )
@@ -235,6 +271,8 @@ def exit_code_of(code: str, *, is_retryable: bool, is_unknown: bool) -> ExitCode
     from quorumlog.error_codes import CODES
 
     layer, _, word = code.rpartition(".")
+    if code == "client.tls_file":
+        return ExitCode.USAGE
     if is_unknown:
         return ExitCode.UNKNOWN
     if word in _NOT_FOUND:
@@ -246,6 +284,9 @@ def exit_code_of(code: str, *, is_retryable: bool, is_unknown: bool) -> ExitCode
     return ExitCode.REFUSED if is_refused else ExitCode.FAILED
 
 
+_SYNONYMS: Final = {"ls": "list", "nodes": "members", "ps": "status", "rm": "delete"}
+"""Our names of what other command lines call so."""
+_PROPOSALS_MAX: Final = 5
 _NOT_FOUND: Final = {
     *("unknown_topic", "unknown_group", "unknown_queue", "unknown_member", "unknown_transaction"),
     *("not_found", "message_not_found", "value_not_found", "no_such_offset", "none", "no_node"),
@@ -254,6 +295,7 @@ _REFUSED: Final = {"wrong_type", "too_large", "limit_exceeded", "record_format"}
 """Of these words of codes, those of the client and the store are about what a call hands in."""
 _REMEDIES: Final = {
     errno.ENOENT: "check the path",
+    errno.EEXIST: "name another path, or move away what is there",
     errno.ENOTDIR: "check the path",
     errno.EISDIR: "name a file",
     errno.EACCES: "check the permissions of the path, and the user that runs it",

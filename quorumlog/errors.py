@@ -32,13 +32,17 @@ class QuorumlogError(Exception):
     `outcome` what is known about its effect. `leader_id` (0: unknown) and `leader_address` are the
     node's hint, `retry_after_ms` its advice. `attempts` counts the attempts of the call.
     `faulty_records` are the messages with this fault in a batch that was refused as a whole, by
-    number from 0; empty where that is not known. `proposal` begins the remedy on a command line.
+    number from 0; empty where that is not known. `proposal` begins the remedy on a command line,
+    which is the end of the text, or `remedy`. `cause` stands for the meaning of the code if it is
+    known.
     """
 
     code: str = "client.error"
     retryable: bool = False
     outcome: Outcome = Outcome.NOT_APPLIED
     proposal: str = ""
+    remedy: str = ""
+    cause: str = ""
 
     def __init__(
         self,
@@ -137,6 +141,13 @@ class InvalidRequestError(QuorumlogError, ValueError):
     call had no effect."""
 
     code = "client.bad_argument"
+
+
+class PemFileError(InvalidRequestError):
+    """A PEM file of the client is missing, cannot be read or holds something else. Nothing was
+    sent."""
+
+    code = "client.tls_file"
 
 
 class WrongTypeError(InvalidRequestError, TypeError):
@@ -243,8 +254,20 @@ class UnavailableError(QuorumlogError):
     code, retryable = "client.unavailable", True
 
 
+class NoTlsError(UnavailableError):
+    """TLS keeps the client from a node, and will again until the fault that is named is mended."""
+
+    code, retryable = "client.tls", False
+
+
+class ConnectTimeoutError(UnavailableError):
+    """No node answered before the time for connecting ran out. Nothing was done."""
+
+    code = "client.connect_timeout"
+
+
 class DeadlineError(QuorumlogError):
-    """Time ran out before the call was done, and it is known to have had no effect.
+    """Time ran out before the call was done. It is known to have had no effect.
 
     Exception: a call that may be repeated, an acknowledgement or a cancel, may have had its effect;
     then `outcome` is unknown.

@@ -26,6 +26,7 @@ CAUSES: Final = {
     "local.no_node": "the cluster was made without that node",
     "local.no_room": "the disk has less free space than a node needs",
     "local.none": "'qlog local start' has made none there",
+    "local.not_running": "only a node that runs can be killed, paused and resumed",
     "local.not_ready": "a node is ready when it has a leader and has caught up with it",
     "local.other_host": "this machine starts and ends the nodes of its own only",
     "local.port_taken": "a node needs its own ports",

@@ -7,7 +7,9 @@ one place where text for people is escaped. Programs call it first of all.
 import errno
 import io
 import os
+import select
 import sys
+import time
 from contextlib import suppress
 from typing import Any, Final, TextIO, cast
 
@@ -79,6 +81,20 @@ def is_stdout_closed() -> bool:
     except OSError as error:
         return error.errno == errno.EBADF
     return False
+
+
+def wait_for_hang_up(within_s: float | None) -> bool:
+    """Wait until the reader of stdout goes away, and return whether it did; a write would tell it
+    only when there is something to write.
+
+    False comes after `within_s` seconds; with None only where stdout cannot be watched."""
+    try:
+        hang_up = select.poll()
+        hang_up.register(sys.stdout.fileno(), 0)
+    except (AttributeError, io.UnsupportedOperation):  # Windows; a stdout within this process.
+        time.sleep(within_s or 0)
+        return False
+    return bool(hang_up.poll(None if within_s is None else within_s * 1000))
 
 
 def encoded(text: str) -> bytes:

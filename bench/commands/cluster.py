@@ -168,9 +168,9 @@ def produce(
 
     \b
     Keys of -o json:
-      bench, seconds, acked_count, acked_msgs_per_s, acked_mb_per_s, durability, batch_latency,
-      serial_appends_per_s, serial_latency, cpu, ratio, peer, targets, load,
-      machine, directory, directory_kind, node_count, flush, limits
+      bench, seconds, acked_count, acked_msgs_per_s, acked_mb_per_s, durability,
+      batch_latency, serial_appends_per_s, serial_latency, cpu, ratio, peer,
+      targets, load, machine, directory, directory_kind, node_count, flush, limits
 
     \b
     Examples:
@@ -247,8 +247,9 @@ def consume(
 
     \b
     Keys of -o json:
-      bench, seconds, round_count, consumed_count, consumed_msgs_per_s, consumed_mb_per_s, cpu,
-      targets, load, machine, directory, directory_kind, node_count, flush, limits
+      bench, seconds, round_count, consumed_count, consumed_msgs_per_s,
+      consumed_mb_per_s, cpu, targets, load, machine, directory, directory_kind,
+      node_count, flush, limits
 
     \b
     Examples:
@@ -295,10 +296,10 @@ def failover(kills: int, seed: int, directory: str | None, flush: Flush) -> Prin
 
     \b
     Keys of -o json:
-      bench, kill_count, next_ack, without_leader, healthy_again, histogram, kills,
-      acked_count, failed_count, unknown_count, error_codes, read_count, lost_count,
-      duplicate_count, out_of_order_count, targets, seed,
-      machine, directory, directory_kind, node_count, flush, limits
+      bench, kill_count, next_ack, without_leader, healthy_again, histogram,
+      kills, acked_count, failed_count, unknown_count, error_codes, read_count,
+      lost_count, duplicate_count, out_of_order_count, targets, seed, machine,
+      directory, directory_kind, node_count, flush, limits
       kills: node_id, term, next_ack_ms, without_leader_ms, healthy_again_ms
 
     \b

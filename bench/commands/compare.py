@@ -11,6 +11,7 @@ import click
 from bench.commands.cluster import count_option, dir_option, seconds_option, seed_option
 from qlog.command_decorators import Printout, TableRows, printed
 from qlog.connection import run
+from qlog.parsed import PLOT
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 
@@ -32,7 +33,7 @@ _COLUMNS = (
 @seconds_option
 @count_option("--kills", "kills", 3, "Leaders that die in each mode.")
 @seed_option
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot too.")
+@click.option("--plot", metavar="FILE", type=PLOT, help="Draw it, too: .png, .svg or .pdf.")
 @dir_option
 @printed
 def compare(
@@ -54,9 +55,9 @@ def compare(
     Keys of -o json:
       bench, modes, published, link_delay_ms, kills, seed, load,
       machine, directory, directory_kind, node_count, limits
-      modes: mode, acked_msgs_per_s, acked_mb_per_s, durability, batch_latency, serial_latency,
-        acked_count, failed_count, unknown_count, read_count, lost_count, duplicate_count,
-        out_of_order_count, reported_lost_count, rto
+      modes: mode, acked_msgs_per_s, acked_mb_per_s, durability, batch_latency,
+        serial_latency, acked_count, failed_count, unknown_count, read_count,
+        lost_count, duplicate_count, out_of_order_count, reported_lost_count, rto
       published: what, acked_msgs_per_s, rpo, rto
 
     \b
@@ -72,8 +73,6 @@ def compare(
     from bench.compare import MODES, is_wrong
     from bench.compare import compare as measure
 
-    if plot is not None:
-        compare_plot.check_available()
     chosen = tuple(mode for mode in MODES if not names or mode.name in names)
     load = ClusterLoad(seconds=seconds, serial_seconds=min(3.0, seconds))
     with progress_bars() as show:

@@ -16,16 +16,21 @@ from node.errors.nameserver import NameServerSettingsError
 from node.peers.security.proof import SECRET_SIZE_BYTES_MIN
 from node.peers.security.tls import TlsFileError, server_context
 from node.runtime.private_files import unusable
+from quorumlog.user_files import (
+    CERTIFICATE,
+    PRIVATE_KEY,
+    UserFileError,
+    read_pem,
+    read_user_file,
+)
 
 _PAGE_SIZE_BYTES: Final = 4096
-_FILES: Final = (
-    "secret_file",
-    "nameserver_secret_file",
-    "tls_certificate_file",
-    "tls_key_file",
-    "tls_ca_file",
-    "rocketmq_keys_file",
-)
+_PEM: Final = {
+    "tls_certificate_file": CERTIFICATE,
+    "tls_key_file": PRIVATE_KEY,
+    "tls_ca_file": CERTIFICATE,
+}
+_FILES: Final = ("secret_file", "nameserver_secret_file", *_PEM, "rocketmq_keys_file")
 _SECRETS: Final = ("secret_file", "nameserver_secret_file", "tls_key_file", "rocketmq_keys_file")
 
 
@@ -165,27 +170,22 @@ def _security_conflicts(settings: Settings) -> Iterator[Conflict]:
         what = "clients without TLS show no certificate"
         names = ("rocketmq_tls", "tls_client_auth")
         yield Conflict(names, what, "set rocketmq_tls = required")
+    faults = {name: fault for name in _FILES if (fault := _fault(settings, name)) is not None}
+    for name, fault in faults.items():
+        yield Conflict((name,), *fault)
     tls = tls_files(settings)
-    if tls is not None and _can_be_taken(tls.key) and not any(map(_why_no_file, filter(None, tls))):
+    if tls is not None and faults.keys().isdisjoint(_PEM):
         try:
             server_context(tls)
         except TlsFileError as error:
             yield Conflict((error.setting,), f"{error.path}: {error.reason}", error.remedy)
-    for name in _FILES:
-        path = getattr(settings, name)
-        missing = None if path is None else _why_no_file(path)
-        if missing is not None:
-            do = "correct the path; a relative one counts from the working directory"
-            yield Conflict((name,), missing, do)
-        elif path is not None and name in _SECRETS and (refused := unusable(path)) is not None:
-            yield Conflict((name,), *refused)
-    if _can_be_taken(settings.secret_file):
+    if settings.secret_file is not None and "secret_file" not in faults:
         size_bytes = len(settings.secret())
         if size_bytes < SECRET_SIZE_BYTES_MIN:
             what = f"the secret has {size_bytes} bytes, {SECRET_SIZE_BYTES_MIN} are needed"
             do = "make one, for example with 'openssl rand -hex 32'"
             yield Conflict(("secret_file",), what, do)
-    if _can_be_taken(settings.rocketmq_keys_file):
+    if settings.rocketmq_keys_file is not None and "rocketmq_keys_file" not in faults:
         try:
             settings.rocketmq_keys()
         except ValueError as error:
@@ -208,19 +208,25 @@ def _rocketmq_conflicts(settings: Settings) -> Iterator[Conflict]:
         yield Conflict((name, "rocketmq"), what, do)
 
 
-def _can_be_taken(path: Path | None) -> bool:
-    return path is not None and _why_no_file(path) is None and unusable(path) is None
-
-
-def _why_no_file(path: Path) -> str | None:
+def _fault(settings: Settings, name: str) -> tuple[str, str] | None:
+    """Return why the file of a setting is refused, and what to do; None if it is accepted or
+    there is none."""
+    path: Path | None = getattr(settings, name)
+    if path is None:
+        return None
     try:
-        return None if path.is_file() else f"there is no file {path}"
-    except OSError as error:  # For example for a directory that this user may not enter.
-        return f"{path} cannot be looked at: {error.strerror}"
+        if name in _PEM:
+            read_pem(path, _PEM[name])
+        else:
+            read_user_file(path)
+    except UserFileError as error:
+        # A file of another user is known by its owner rather than by the failed read.
+        refused = unusable(path) if isinstance(error.__cause__, PermissionError) else None
+        return refused or (f"{path}: {error.what}", error.do)
+    return unusable(path) if name in _SECRETS else None
 
 
 def _nameserver_conflicts(settings: Settings) -> Iterator[Conflict]:
-    secret = settings.nameserver_secret_file
     if settings.nameserver_listen is None:
         if settings.nameserver_members:
             what = "members without a replica in this node"
@@ -229,7 +235,7 @@ def _nameserver_conflicts(settings: Settings) -> Iterator[Conflict]:
     elif settings.nameserver_servers:
         what, do = "this node has a replica itself", "remove one of them"
         yield Conflict(("nameserver_servers", "nameserver_listen"), what, do)
-    elif secret is None or _can_be_taken(secret):  # Else it is reported already.
+    elif _fault(settings, "nameserver_secret_file") is None:  # Else it is reported already.
         chosen = settings.nameserver()
         assert chosen is not None, "the name server listens"
         try:

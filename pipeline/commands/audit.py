@@ -36,7 +36,7 @@ def audit(directories: tuple[str, ...], master: str | None) -> Printout:
     Verdicts:
       clean    every byte is as it must be
       behind   good, and shorter than what another one knows as committed
-      derived  the log is good; consume queues or the ledger's index are not: rebuild them
+      derived  the log is good, its consume queues or index are not: rebuild them
       damaged  the log is not good, or differs from most of the others
 
     \b
@@ -46,7 +46,7 @@ def audit(directories: tuple[str, ...], master: str | None) -> Printout:
     \b
     Examples:
       qlog pipeline audit node-1/data node-2/data node-3/data
-      qlog pipeline audit /backup/* --master spark://spark:7077 -o json | jq .findings
+      qlog pipeline audit /backup/* -o json | jq .findings
 
     Ends with 0 when all are clean, 1 when something was found, 3 to 7 when it could not be done.
     """

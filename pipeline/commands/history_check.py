@@ -26,7 +26,8 @@ def history_check(directories: tuple[str, ...], master: str | None) -> Printout:
 
     \b
     Keys of -o json:
-      verdict, operation_count, queue_count, violation_count, operation_counts, violations
+      verdict, operation_count, queue_count, violation_count, operation_counts,
+      violations
 
     \b
     Examples:

@@ -62,7 +62,7 @@ def ingest(
     \b
     Examples:
       qlog pipeline ingest orders --to /data/orders
-      qlog pipeline ingest orders clicks --to hdfs:///logs --follow --master spark://host:7077
+      qlog pipeline ingest orders --to hdfs:///logs --master spark://host:7077
     """
     from pipeline.checks import check_source
     from pipeline.jobs.ingest import ingest as run

@@ -12,6 +12,7 @@ import click
 from pipeline.commands.cluster import cluster_options
 from qlog.command_decorators import Printout, TableRows, printed
 from qlog.connection import address_option
+from qlog.parsed import PLOT
 from qlog.progress import progress_bars
 from quorumlog.command_errors import CliError, ExitCode
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--segments", metavar="DIR", help="Read the files of a stopped node or a backup.")
 @click.option("--parquet", metavar="DIR", help="Read what 'ingest' wrote; without consumer lag.")
 @click.option("--topic", default="", metavar="NAME,...", help="Only these topics.")
-@click.option("--plot", metavar="FILE", help="Draw it, too: .png, .svg or .pdf.")
+@click.option("--plot", metavar="FILE", type=PLOT, help="Draw it, too: .png, .svg or .pdf.")
 @address_option
 @click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
 @printed
@@ -31,7 +32,7 @@ def latency(
     segments: str | None,
     parquet: str | None,
     topic: str,
-    plot: str | None,
+    plot: Path | None,
     server: str | None,
     master: str | None,
 ) -> Printout:
@@ -62,10 +63,6 @@ def latency(
         why = "a cluster is read topic by topic"
         raise CliError("no topic is given", why, "name it with --topic", ExitCode.USAGE)
     cluster = {} if segments or parquet else cluster_options(server)
-    if plot:
-        from pipeline.plot import check_available
-
-        check_available()
     from pipeline.session import spark_session
 
     with progress_bars() as show, spark_session("latency", master) as spark:
@@ -74,7 +71,7 @@ def latency(
     if plot:
         from pipeline.plot import draw
 
-        draw(rates, lags, Path(plot))
+        draw(rates, lags, plot)
     from pipeline.jobs.latency import LAG_COLUMNS, RATE_COLUMNS
 
     table = [TableRows(RATE_COLUMNS, rates)] + [TableRows(LAG_COLUMNS, lags)] * bool(lags)

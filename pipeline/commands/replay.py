@@ -52,7 +52,7 @@ def replay(
 
     \b
     Examples:
-      qlog pipeline replay orders --path /data/orders --where "date = '2026-01-31'"
+      qlog pipeline replay orders --path data --where "date = '2026-01-31'"
       qlog pipeline replay orders-test --topic orders --from @2026-01-31T12:00:00Z
     """
     from pipeline.checks import check_source, check_target

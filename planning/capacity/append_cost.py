@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, NamedTuple
 
+from planning.capacity.figure import counted
+
 _TERMS: Final = 3
 _SINGULAR: Final = 1e-12
 _FLOOR_SHARE: Final = 0.1
@@ -47,7 +49,7 @@ class BatchCost:
     def formula(self, count: int, body_size_bytes: int) -> str:
         """Return the sum in words with the numbers put in, in microseconds."""
         return (
-            f"{self.batch_s * 1e6:.4g} us a batch + {count:,} messages x "
+            f"{self.batch_s * 1e6:.4g} us a batch + {counted(count, 'messages')} x "
             f"{self.message_s * 1e6:.4g} us + {count * body_size_bytes:,} B x "
             f"{self.byte_s * 1e9:.4g} ns"
         )

@@ -8,7 +8,7 @@ from typing import Final
 
 from planning.capacity.calibration import Calibration
 from planning.capacity.demand import Demand
-from planning.capacity.figure import CapacityFigure, amount, figures, number
+from planning.capacity.figure import CapacityFigure, amount, counted, figures, number
 from planning.capacity.formats import FormatSizes
 from planning.capacity.traffic import MessageSizes
 
@@ -30,7 +30,7 @@ def disk_figures(
         derived += formats.key_file_size_bytes
     used = log + derived
     ratio = formats.disk_warn_ratio
-    of_derived = f"{number(count)} messages x {number(sizes.derived)} B"
+    of_derived = f"{counted(count, 'messages')} x {number(sizes.derived)} B"
     if demand.key_count:
         key_file = amount(formats.key_file_size_bytes, "B")
         of_derived += f" + one key index of {key_file} that is not full"
@@ -39,7 +39,7 @@ def disk_figures(
         node_retained_size_bytes=(
             retained,
             f"{number(demand.average_msgs_per_s)} msg/s x {amount(demand.retention_s, 's')} x "
-            f"{number(sizes.log)} B / {group_count} groups",
+            f"{number(sizes.log)} B / {counted(group_count, 'groups')}",
         ),
         node_log_size_bytes=(
             log,

@@ -3,6 +3,7 @@
 Owns the form of figures and how an amount is written; must not know what is computed.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -59,8 +60,18 @@ def amount(value: float, unit: str) -> str:
             return _scaled(value, _DECIMAL, 1.0, "B/s")
         case "s":
             return _scaled(value, _SPANS, 1.0, "s")
+        case "B" | "msg/s":
+            return f"{number(value)} {unit}"
         case _:
-            return f"{number(value)} {unit}".rstrip()
+            return counted(value, unit)
+
+
+def counted(count: float, nouns: str) -> str:
+    """Return a count with what is counted, given as in a key and in the plural: 1 broker group."""
+    words = nouns.replace("_", " ")
+    if count == 1:
+        words = re.sub("(?:(ie)s|s)$", lambda end: "y" if end[1] else "", words)
+    return f"{number(count)} {words}"
 
 
 def number(value: float) -> str:

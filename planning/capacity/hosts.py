@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from planning.capacity.calibration import Calibration
 from planning.capacity.demand import Demand, DemandError
 from planning.capacity.disks import disk_figures, memory_figures
-from planning.capacity.figure import CapacityFigure, amount, figures, number
+from planning.capacity.figure import CapacityFigure, amount, counted, figures, number
 from planning.capacity.formats import FormatSizes
 from planning.capacity.traffic import FRAME_RATIO, GroupLimits, MessageSizes
 
@@ -87,7 +87,7 @@ def lay_out(
         ),
         node_count=(
             best.group_count * demand.copies,
-            f"{best.group_count} groups x {demand.copies} copies",
+            f"{counted(best.group_count, 'groups')} x {counted(demand.copies, 'copies')}",
         ),
     )
     return replace(best, figures=(*counts, *best.figures))
@@ -140,12 +140,14 @@ class _Layouts:
 
         def fitting(resource: str, size: int, needed: float) -> HostCount:
             fit = int(size // needed)
-            words = f"{nodes} nodes / {fit} that fit into {amount(size, 'B')}"
+            words = f"{counted(nodes, 'nodes')} / {fit} that fit into {amount(size, 'B')}"
             return HostCount(resource, math.ceil(nodes / fit), words)
 
         return [
             HostCount(
-                "copies", demand.copies, f"{demand.copies} copies of a group on hosts of their own"
+                "copies",
+                demand.copies,
+                f"{counted(demand.copies, 'copies')} of a group on hosts of their own",
             ),
             HostCount(
                 "cores",

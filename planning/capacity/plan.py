@@ -8,7 +8,7 @@ from typing import Any
 
 from planning.capacity.calibration import Calibration
 from planning.capacity.demand import COPIES_MAX, Demand
-from planning.capacity.figure import CapacityFigure, amount, figures, number
+from planning.capacity.figure import CapacityFigure, amount, counted, figures, number
 from planning.capacity.formats import FormatSizes
 from planning.capacity.hosts import (
     CLIENT_GROUP_COUNT_MAX,
@@ -51,14 +51,12 @@ class CapacityPlan:
         demand, layout, count = self.demand, self.layout, len(self.warnings)
         disk, memory = (self.figure(f"node_{of}_size_bytes").text for of in ("disk", "memory"))
         warning = "1 warning says" if count == 1 else f"{count} warnings say"
-        hosts, groups = (
-            _counted(layout.host_count, "host"),
-            _counted(layout.group_count, "broker group"),
-        )
+        hosts = counted(layout.host_count, "hosts")
+        groups = counted(layout.group_count, "broker groups")
         return (
             f"{number(demand.peak_msgs_per_s)} msg/s of {amount(demand.body_size_bytes, 'B')}, "
             f"kept for {amount(demand.retention_s, 's')}, need {hosts} (by {layout.bottleneck}) "
-            f"with {groups} of {_counted(demand.copies, 'node')}, each with {disk} of disk and "
+            f"with {groups} of {counted(demand.copies, 'nodes')}, each with {disk} of disk and "
             f"{memory} of memory"
             + (f"; {warning} why not to build it as it stands" if count else "")
         )
@@ -110,7 +108,7 @@ def _total_disk(demand: Demand, layout: HostLayout) -> list[CapacityFigure]:
     of_node = layout.disk[-1].value
     assert of_node is not None, "a node's disk is always known"
     nodes = layout.group_count * demand.copies
-    words = f"{nodes} nodes x {amount(of_node, 'B')}"
+    words = f"{counted(nodes, 'nodes')} x {amount(of_node, 'B')}"
     return figures("disk", total_disk_size_bytes=(nodes * of_node, words))
 
 
@@ -118,14 +116,15 @@ def _cores(demand: Demand, calibration: Calibration) -> list[CapacityFigure]:
     cores = cores_needed(demand, calibration)
     words = (
         f"{number(demand.peak_msgs_per_s)} msg/s x {cores / demand.peak_msgs_per_s * 1e6:.4g} us "
-        f"of {demand.copies} nodes and {demand.consumer_count} consumers"
+        f"of {counted(demand.copies, 'nodes')} and {counted(demand.consumer_count, 'consumers')}"
     )
     return figures("hosts", cores=(cores, words))
 
 
 def _network(demand: Demand, sizes: MessageSizes, layout: HostLayout) -> list[CapacityFigure]:
     sent, received = traffic(demand, sizes)
-    peak, followers = demand.peak_msgs_per_s, demand.copies - 1
+    peak, followers = demand.peak_msgs_per_s, counted(demand.copies - 1, "followers")
+    consumers = counted(demand.consumer_count, "consumers")
     rate = f"{number(peak)} msg/s x"
     frames = f"x {FRAME_RATIO:.4g} for frames"
     # Followers in the leader's own zone get their copy without leaving it; here they are fewest.
@@ -134,20 +133,21 @@ def _network(demand: Demand, sizes: MessageSizes, layout: HostLayout) -> list[Ca
         "network",
         network_sent_bytes_per_s=(
             sent,
-            f"{rate} ({followers} followers x {number(sizes.log)} B + {demand.consumer_count} "
-            f"consumers x {sizes.record} B) {frames}",
+            f"{rate} ({followers} x {number(sizes.log)} B + {consumers} x {sizes.record} B) "
+            f"{frames}",
         ),
         network_received_bytes_per_s=(
             received,
-            f"{rate} ({sizes.record} B + {followers} followers x {number(sizes.log)} B) {frames}",
+            f"{rate} ({sizes.record} B + {followers} x {number(sizes.log)} B) {frames}",
         ),
         host_network_bytes_per_s=(
             max(sent, received) / layout.host_count,
-            f"{amount(max(sent, received), 'B/s')} / {layout.host_count} hosts, leaders spread",
+            f"{amount(max(sent, received), 'B/s')} / {counted(layout.host_count, 'hosts')}, "
+            "leaders spread",
         ),
         zone_traffic_bytes_per_s=(
             peak * away * sizes.log * FRAME_RATIO,
-            f"{rate} {away} followers in other zones x {number(sizes.log)} B {frames}",
+            f"{rate} {counted(away, 'followers')} in other zones x {number(sizes.log)} B {frames}",
         ),
     )
 
@@ -162,11 +162,12 @@ def _failures(demand: Demand) -> list[CapacityFigure]:
         "failures",
         tolerated_copies=(
             demand.tolerated_count,
-            f"{demand.copies} copies - quorum of {demand.quorum}",
+            f"{counted(demand.copies, 'copies')} - quorum of {demand.quorum}",
         ),
         tolerated_zones=(
             zones,
-            f"at most {demand.copies_of_zone_max} copies in one of {demand.zones} zones, and "
+            f"at most {counted(demand.copies_of_zone_max, 'copies')} in one of "
+            f"{counted(demand.zones, 'zones')}, and "
             f"{demand.tolerated_count} may be away",
         ),
     )
@@ -205,10 +206,6 @@ def _warnings(demand: Demand, layout: HostLayout) -> list[str]:
             f"needed; make {clusters} clusters with topics of their own, or send larger batches"
         )
     return warnings
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{number(count)} {what}{'' if count == 1 else 's'}"
 
 
 def _copies(count: int) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from planning.capacity.calibration import Calibration
 from planning.capacity.demand import Demand, DemandError
-from planning.capacity.figure import CapacityFigure, amount, figures, number
+from planning.capacity.figure import CapacityFigure, amount, counted, figures, number
 from planning.capacity.formats import FormatSizes
 
 FRAME_RATIO: Final = 1538 / 1448
@@ -62,8 +62,9 @@ class MessageSizes:
         )
         derived = (
             f"{(count + 1) / count:.4g} queue units of {f.queue_unit_size_bytes} B + "
-            f"{f.index_unit_size_bytes} B of ledger index / {count} + {d.key_count} keys of "
-            f"{f.key_entry_size_bytes} B and their slots + checksums"
+            f"{f.index_unit_size_bytes} B of ledger index / {count} + "
+            f"{counted(d.key_count, 'keys')} of {f.key_entry_size_bytes} B and their slots + "
+            "checksums"
         )
         return figures(
             "size",
@@ -109,12 +110,12 @@ def group_limits(
         "rate",
         limit_appends_msgs_per_s=(
             batch.msgs_per_s(count, body),
-            f"{count} messages / ({batch.formula(count, body)}): a group with its client, as "
-            "measured",
+            f"{counted(count, 'messages')} / ({batch.formula(count, body)}): a group with its "
+            "client, as measured",
         ),
         limit_leader_core_msgs_per_s=(
             1 / (append_s + consumers * calibration.read_cpu_s),
-            f"1 core / ({append_s * 1e6:.4g} us an append + {consumers} consumers x "
+            f"1 core / ({append_s * 1e6:.4g} us an append + {counted(consumers, 'consumers')} x "
             f"{calibration.read_cpu_s * 1e6:.4g} us)",
         ),
         limit_disk_msgs_per_s=(
@@ -139,8 +140,8 @@ def _network(demand: Demand, sizes: MessageSizes) -> tuple[float, str]:
     received = float(sizes.record)
     busiest = max(sent, received) * FRAME_RATIO
     words = (
-        f"({followers} followers x {number(sizes.log)} B + {demand.consumer_count} consumers x "
-        f"{sizes.record} B)"
+        f"({counted(followers, 'followers')} x {number(sizes.log)} B + "
+        f"{counted(demand.consumer_count, 'consumers')} x {sizes.record} B)"
         if sent >= received
         else f"{sizes.record} B received"
     )

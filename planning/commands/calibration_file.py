@@ -4,12 +4,13 @@ Owns the file, its limit, and the conservative figures without one.
 """
 
 import os
+from functools import partial
 from typing import Any, Final
 
 import click
 
 from planning.capacity.calibration import AppendPoint, Calibration, CalibrationError
-from qlog.output import to_json
+from qlog.output import print_text, to_json
 from quorumlog.command_errors import CliError, ExitCode
 from quorumlog.foreign_json import read_json
 
@@ -61,13 +62,13 @@ def load(path: str | None) -> Calibration:
 
 
 def tell_origin(calibration: Calibration) -> None:
-    """Note on stderr that nothing was measured, if so."""
+    """Note on stderr, below the result, that nothing was measured, if so."""
     if not calibration.is_measured:
-        click.echo(
+        note = (
             "note: nothing was measured, so rates and times rest on conservative figures; run qlog "
-            "bench calibrate on such a host, and give its file with --calibration",
-            err=True,
+            "bench calibrate on such a host, and give its file with --calibration"
         )
+        click.get_current_context().call_on_close(partial(print_text, note, err=True))
 
 
 def check_place(path: str) -> None:

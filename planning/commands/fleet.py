@@ -12,6 +12,7 @@ from planning.commands import calibration_file
 from planning.commands.load_options import demand_of, load_options, usage_error
 from planning.commands.quantities import SPAN
 from qlog.output import Format, output_option, print_record, print_rows
+from qlog.parsed import PLOT
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _COLUMNS: Final = (
     "--duration", type=SPAN, default="1h", show_default=True, metavar="TIME", help="Time simulated."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of elections and faults.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: a picture.")
+@click.option("--plot", metavar="FILE", type=PLOT, help="Draw it, too: .png, .svg or .pdf.")
 @click.option(
     "--placement",
     "is_placed_only",
@@ -78,28 +79,25 @@ def fleet(
     \b
     Keys of -o json:
       host_count, broker_group_count, seed, faults, acked_share, acked_share_min,
-      failover_count, failover_p50_s, failover_p99_s, failover_max_s, repair_size_bytes,
-      repair_bytes_per_s_max, hand_over_count, replaced_count, unplaced_count, lost_count,
-      no_quorum_count_max, hot_ratio_max, hot_ratio_end, samples
-      samples: at_s, event, acked_share, leaderless_count, no_quorum_count, behind_count,
-        down_count, hot_ratio, repair_bytes_per_s
+      failover_count, failover_p50_s, failover_p99_s, failover_max_s,
+      repair_size_bytes, repair_bytes_per_s_max, hand_over_count, replaced_count,
+      unplaced_count, lost_count, no_quorum_count_max, hot_ratio_max,
+      hot_ratio_end, samples
+      samples: at_s, event, acked_share, leaderless_count, no_quorum_count,
+        behind_count, down_count, hot_ratio, repair_bytes_per_s
     With --placement an array of: broker_group, leader, hosts
 
     \b
     Examples:
-      qlog fleet --rate 3Mmsg/s --size 1KiB --batch 50 --zones 3 --broker-groups 300 --hosts 30
-      qlog fleet --rate 100kmsg/s --size 1KiB --zones 3 --fault zone:z0@60+600 --plot fleet.png
-      qlog fleet --rate 1Mmsg/s --size 512 --zones 3 --random-faults 20 -o json | jq .acked_share
+      qlog fleet --rate 3Mmsg/s --size 1KiB --batch 50 --broker-groups 300
+      qlog fleet --rate 100kmsg/s --size 1KiB --zones 3 --fault zone:z0@60+600
+      qlog fleet --rate 1Mmsg/s --size 512 --random-faults 20 --plot fleet.png
 
     Ends with 0, or with 1 when a broker group lost its quorum or its log.
     """
     from planning.capacity.demand import DemandError
     from planning.capacity.fleet.simulation import FleetSimulation
 
-    if plot is not None:
-        from bench.compare_plot import check_available
-
-        check_available()
     try:
         scenario = _scenario(load, calibration, groups, hosts, duration, seed)
         scenario = _with_faults(scenario, fault_texts, random_count)
@@ -160,9 +158,10 @@ def _scenario(
     from planning.commands.formats import format_sizes
 
     calibrated = calibration_file.load(calibration)
+    planned = plan(demand_of(load), calibrated, format_sizes())
     calibration_file.tell_origin(calibrated)
     return scenario_of(
-        plan(demand_of(load), calibrated, format_sizes()),
+        planned,
         calibrated,
         host_count=hosts,
         group_count=groups,

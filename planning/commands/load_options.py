@@ -87,7 +87,13 @@ def demand_of(load: dict[str, Any]) -> Demand:
 
 def usage_error(error: DemandError) -> CliError:
     """Return the error of the command line for a demand that makes no sense."""
-    return CliError(error.what, error.why, error.do, ExitCode.USAGE)
+    flags = {param.name: param.opts[0] for param in load_options(click.Command("")).params}
+    flags |= {"peak_msgs_per_s": "--rate", "average_msgs_per_s": "--average"}
+    flags |= {"round_trip_ms": "--round-trip"}
+    name, _, rest = error.what.removeprefix("the host has ").partition(" ")
+    flag = flags.get(name) or flags.get(f"host_{name}")
+    what = f"{flag} ({name}) {rest}" if flag else error.what
+    return CliError(what, error.why, error.do, ExitCode.USAGE)
 
 
 def _demand(load: dict[str, Any]) -> Demand:

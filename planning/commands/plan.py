@@ -28,14 +28,15 @@ def plan(calibration: str | None, **load: Any) -> Printout:
 
     \b
     Keys of -o json:
-      answer, calibration, broker_group_bottleneck, host_bottleneck, warnings, figures
+      answer, calibration, broker_group_bottleneck, host_bottleneck, warnings,
+      figures
       figures: part, figure, value, unit, formula
 
     \b
     Examples:
       qlog plan --rate 50000msg/s --size 1KiB --retention 7d
       qlog plan --rate 200MB/s --size 4KiB --batch 50 --zones 3 --zone-failures 1
-      qlog plan --rate 50kmsg/s --size 1KiB --calibration here.json -o json | jq .warnings
+      qlog plan --rate 50kmsg/s --size 1KiB --calibration here.json -o json
 
     Ends with 0, or with 1 when there are warnings.
     """
@@ -45,11 +46,11 @@ def plan(calibration: str | None, **load: Any) -> Printout:
 
     demand = demand_of(load)
     calibrated = calibration_file.load(calibration)
-    calibration_file.tell_origin(calibrated)
     try:
         plan_made = make_plan(demand, calibrated, format_sizes())
     except DemandError as error:
         raise usage_error(error) from None
+    calibration_file.tell_origin(calibrated)
     record = {
         "answer": plan_made.answer,
         "calibration": calibrated.source,

@@ -91,7 +91,7 @@ async def rebalance(
     Examples:
       qlog cluster rebalance
       qlog cluster rebalance --by load --apply
-      qlog cluster rebalance --host a=1,4 --host b=2,5 --host c=3,6 -o json | jq .moves
+      qlog cluster rebalance --host a=1,4 --host b=2,5 -o json | jq .moves
 
     hot_above is 1.2, or more where groups are so few or so unequal that no plan could do better.
     Ends with 0, or with 1 when a host stays hot.

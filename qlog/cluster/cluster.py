@@ -61,15 +61,21 @@ def _is_led(status: Any) -> bool:
 async def status(client: "Client") -> Printout:
     """Ask every node how it is.
 
-    lag_count is how many entries a node has not got of those the leader has.
+    The log is entries with an index each; an entry is a batch of messages. One up to commit_index
+    is on a quorum, one up to applied_index can be read. A term is the time of one leader. lag_count
+    is how many entries a node has not got of those the leader has. standing is full, or says why a
+    node counts for nothing yet: joining (its disk is new or old), recovering (it lost what was not
+    synced) or diverged (it has acked other messages).
 
     \b
     Keys of -o json:
       cluster_id, leader_id, term, healthy, problems, broker_groups, nodes
-      broker_groups: broker_group, leader_id, term (the first one's are also above)
+      broker_groups: broker_group, leader_id, term (the first one's are also
+        above)
       nodes: node_id, broker_group, address, role, term, first_index, last_index,
-        durable_index, commit_index, applied_index, lag_count, standing, flush, disk_state,
-        disk_used_ratio, is_draining, loss_from_index, uptime_ms, version, pid, detail
+        durable_index, commit_index, applied_index, lag_count, standing, flush,
+        disk_state, disk_used_ratio, is_draining, loss_from_index, uptime_ms,
+        version, pid, detail
 
     \b
     Examples:
@@ -111,6 +117,9 @@ async def status(client: "Client") -> Printout:
 @cluster_command
 async def list_nodes(client: "Client", interval: float) -> list[dict[str, Any]]:
     """List the nodes of all broker groups, with messages per second in and out.
+
+    in_tps is what the node acked as leader, out_tps what it handed out. in_flight_kib is how much
+    is not yet committed, space the share of its disk that is in use, activated whether it answers.
 
     \b
     Keys of -o json:
@@ -255,7 +264,8 @@ async def list_members(client: "Client", group: str) -> list[Row]:
 
     \b
     Keys of -o json:
-      node_id, address, peer_address, is_voter, is_connected, match_index, progress
+      node_id, address, peer_address, is_voter, is_connected, match_index,
+      progress
 
     \b
     Examples:
@@ -268,7 +278,7 @@ async def list_members(client: "Client", group: str) -> list[Row]:
 @members.command()
 @click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
 @click.option("--address", required=True, help="HOST:PORT of its client service.")
-@click.option("--peer-address", required=True, help="HOST:PORT of its peer link.")
+@click.option("--peer-address", required=True, help="HOST:PORT at which the other nodes reach it.")
 @broker_group_option
 @cluster_command
 async def add(
@@ -278,11 +288,12 @@ async def add(
 
     \b
     Keys of -o json:
-      node_id, address, peer_address, is_voter, is_connected, match_index, progress
+      node_id, address, peer_address, is_voter, is_connected, match_index,
+      progress
 
     \b
     Examples:
-      qlog cluster members add 4 --address 127.0.0.1:8084 --peer-address 127.0.0.1:40914
+      qlog cluster members add 4 --address log4:8081 --peer-address log4:9091
     """
     members = await client.admin.add_learner(
         node_id, address=address, peer_address=peer_address, broker_group=group
@@ -298,7 +309,8 @@ async def promote(client: "Client", node_id: int) -> list[Row]:
 
     \b
     Keys of -o json:
-      node_id, address, peer_address, is_voter, is_connected, match_index, progress
+      node_id, address, peer_address, is_voter, is_connected, match_index,
+      progress
 
     \b
     Examples:
@@ -316,7 +328,8 @@ async def remove(client: "Client", node_id: int) -> list[Row]:
 
     \b
     Keys of -o json:
-      node_id, address, peer_address, is_voter, is_connected, match_index, progress
+      node_id, address, peer_address, is_voter, is_connected, match_index,
+      progress
 
     \b
     Examples:

@@ -55,14 +55,15 @@ _KEYS: Final = ("unix_ms", "node_id", "level", "component", "text", "values", "n
 def events(
     node_id: int | None, level: str, last: int, follow: bool, server: str | None, output: Format
 ) -> int:
-    """Show what happened at the nodes: elections, members, disks, damage, repairs, refusals.
+    """Show what happened at the nodes: elections, disks, damage, repairs.
 
     An event is a line of the log of a node. A node keeps the last 1,000 of its process, of the
     levels that its setting log_level lets through.
 
     \b
     Keys of -o json:
-      unix_ms, node_id, level, component, text, values, number (grows by one in a process)
+      unix_ms, node_id, level, component, text, values, number (grows by one in a
+      process)
 
     \b
     Examples:

@@ -33,7 +33,11 @@ _POP_COLUMNS = (
 
 @click.group()
 def group() -> None:
-    """List, describe and change consumer groups, and see how far they have come."""
+    """List, describe and change consumer groups, and see how far they have come.
+
+    A consumer group shares the queues of its topics among its members, and the cluster stores the
+    offset from which each queue goes on. lag_count is how many messages are still to come.
+    """
 
 
 @group.command("list")
@@ -67,7 +71,8 @@ async def describe(client: "Client", name: str) -> Printout:
     \b
     Keys of -o json:
       group, member_count, lag_count, topics, client_ids, warnings, queues
-      queues: broker_group, topic, queue_id, offset, first_offset, end_offset, lag_count
+      queues: broker_group, topic, queue_id, offset, first_offset, end_offset,
+        lag_count
 
     \b
     Examples:
@@ -112,8 +117,8 @@ async def settings(client: "Client", name: str) -> Printout:
 
     \b
     Keys of -o json:
-      group, retry_count_max, retry_delays_ms, is_consume_enabled, is_broadcast_enabled,
-      is_orderly, forbidden_topics
+      group, retry_count_max, retry_delays_ms, is_consume_enabled,
+      is_broadcast_enabled, is_orderly, forbidden_topics
 
     \b
     Examples:
@@ -148,10 +153,13 @@ async def settings(client: "Client", name: str) -> Printout:
     "--broadcast/--no-broadcast",
     "is_broadcast_enabled",
     default=None,
-    help="Whether members may broadcast.",
+    help="Whether each member may read all messages.",
 )
 @click.option(
-    "--orderly/--no-orderly", "is_orderly", default=None, help="Messages are tried again in place."
+    "--orderly/--no-orderly",
+    "is_orderly",
+    default=None,
+    help="A message that failed comes again before those behind it.",
 )
 @click.option(
     "--forbid",
@@ -176,8 +184,8 @@ def set_settings(
 
     \b
     Keys of -o json:
-      group, retry_count_max, retry_delays_ms, is_consume_enabled, is_broadcast_enabled,
-      is_orderly, forbidden_topics
+      group, retry_count_max, retry_delays_ms, is_consume_enabled,
+      is_broadcast_enabled, is_orderly, forbidden_topics
 
     \b
     Examples:
@@ -216,7 +224,12 @@ def _settings_printout(settings: "GroupSettings") -> Printout:
 
 @group.command()
 @click.argument("name", metavar="GROUP", shell_complete=names.groups)
-@click.option("--topic", required=True, help="The topic whose offsets are reset.")
+@click.option(
+    "--topic",
+    required=True,
+    shell_complete=names.topics,
+    help="The topic whose offsets are reset.",
+)
 @click.option(
     "--to", type=click.Choice(["first", "end"]), help="The first message that is kept, or the end."
 )
@@ -290,8 +303,8 @@ async def progress(client: "Client", name: str) -> Printout:
 
     \b
     Keys of -o json:
-      topic, broker_group, queue_id, broker_offset, consumer_offset, client_id, diff,
-      last_time
+      topic, broker_group, queue_id, broker_offset, consumer_offset, client_id,
+      diff, last_time
 
     \b
     Examples:
@@ -330,8 +343,8 @@ async def pop(client: "Client", name: str) -> Printout:
     \b
     Keys of -o json:
       topic, queue_id, broker_group, offset, next_offset, in_flight_count,
-      waiting_count (behind an earlier one of their message group), delivery_count_max,
-      first_visible_unix_ms, is_full, held_reason
+      waiting_count (behind an earlier one of their message group),
+      delivery_count_max, first_visible_unix_ms, is_full, held_reason
 
     \b
     Examples:

@@ -36,18 +36,21 @@ def ha() -> None:
 async def status(client: "Client") -> Printout:
     """Show the master, what each replica holds, and what was lost by changes of masters.
 
-    A log position is a byte of the log. Readers see the log up to confirm_log_position. A replica
-    is in sync when it counts as a copy and holds all that readers see. A loss is always the end of
-    a log: the bytes are in the file that it names, which 'qlog store inspect' opens.
+    An epoch is the time of one master; a later one has a higher number. copies is on how many nodes
+    sync_master has an append synced before it acks. A log position is a byte of the log. Readers
+    see the log up to confirm_log_position. A replica is in sync when it counts as a copy and holds
+    all that readers see. A loss is always the end of a log: the bytes are in the file that it
+    names, which 'qlog store inspect' opens.
 
     \b
     Keys of -o json:
-      broker_group, master_id, epoch, mode, copies, node_count, in_sync (node ids), healthy,
-        problems, nodes, losses
-      nodes: node_id, role, mode, epoch, standing, end_log_position, confirm_log_position,
-        acked_log_position, lag_size_bytes, is_in_sync, is_connected, losses (how many), detail
-      losses: node_id, epoch, first_log_position, end_log_position, size_bytes, record_count,
-        acked_record_count, is_exact, unix_ms, file
+      broker_group, master_id, epoch, mode, copies, node_count, in_sync (node
+      ids), healthy, problems, nodes, losses
+      nodes: node_id, role, mode, epoch, standing, end_log_position,
+        confirm_log_position, acked_log_position, lag_size_bytes, is_in_sync,
+        is_connected, losses (how many), detail
+      losses: node_id, epoch, first_log_position, end_log_position, size_bytes,
+        record_count, acked_record_count, is_exact, unix_ms, file
 
     \b
     Examples:
@@ -75,11 +78,12 @@ async def status(client: "Client") -> Printout:
 @click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
 @cluster_command
 async def promote(client: "Client", node_id: int) -> "HaPromotion":
-    """Make a node the master, behind a fence: no controller and no name server is needed.
+    """Make a node the master by hand: no controller and no name server is needed.
 
-    The node binds a new epoch on enough replicas that none of an older epoch can acknowledge
-    anything any more, takes the longest log among them, and then serves. With sync_master nothing
-    acknowledged is lost, whichever node is named. The old master finds out and becomes a slave.
+    An epoch is the time of one master. The node binds a new one on enough replicas that none of an
+    older epoch can acknowledge anything any more, takes the longest log among them, and then
+    serves. With sync_master nothing acknowledged is lost, whichever node is named. The old master
+    finds out and becomes a slave.
 
     \b
     Keys of -o json:

@@ -63,8 +63,9 @@ def nameserver(file: str | None, **flags: Any) -> int:
 
     \b
     Examples:
-      qlog nameserver --directory ns3 --listen 127.0.0.1:8083 --nameserver-listen 127.0.0.1:9876
-        --cluster-id orders --secret-file node.secret
+      qlog nameserver --directory ns3 --listen 127.0.0.1:8083 \\
+        --nameserver-listen 127.0.0.1:9876 --cluster-id orders \\
+        --secret-file node.secret
       qlog nameserver --config nameserver.toml
       qlog nameserver status
       qlog nameserver route orders -o json
@@ -119,11 +120,13 @@ async def status(client: "NameServers") -> Printout:
     Keys of -o json:
       leader, healthy, problems, replicas, broker_groups
       problems: by broker group, a text
-      replicas: server, node_id, broker_group, state, address, leader, term, commit_index,
-        applied_index, journal_size_bytes, directory_size_bytes, directory_size_bytes_max,
-        refused_connections, refused_reports, is_encrypted, failure, problem
-      broker_groups: broker_group, kind, cluster, master_id, epoch, read_queue_count,
-        write_queue_count, permission, brokers (as those of 'qlog nameserver route'), in_sync
+      replicas: server, node_id, broker_group, state, address, leader, term,
+        commit_index, applied_index, journal_size_bytes, directory_size_bytes,
+        directory_size_bytes_max, refused_connections, refused_reports,
+        is_encrypted, failure, problem
+      broker_groups: broker_group, kind, cluster, master_id, epoch,
+        read_queue_count, write_queue_count, permission, brokers (as those of
+        'qlog nameserver route'), in_sync
 
     \b
     Examples:
@@ -166,8 +169,8 @@ async def route(client: "NameServers", topic: str, rocketmq: bool) -> Printout:
 
     \b
     Keys of -o json:
-      broker_group, kind, cluster, master_id, epoch, read_queue_count, write_queue_count,
-        permission, brokers, in_sync
+      broker_group, kind, cluster, master_id, epoch, read_queue_count,
+      write_queue_count, permission, brokers, in_sync
       brokers: broker_id, address, ha_address, role, epoch, silent_ms
 
     \b

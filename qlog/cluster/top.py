@@ -20,7 +20,7 @@ from qlog.cluster.node_rows import (
     status_rows,
     top_rows,
 )
-from qlog.connection import connected, run, server_option, stop_on_signals, until
+from qlog.connection import Reader, connected, run, server_option, stop_on_signals, until
 from qlog.output import (
     Format,
     cell,
@@ -84,14 +84,14 @@ def top(interval: float, once: bool, server: str | None, output: Format) -> int:
     Keys of -o json:
       cluster_id, leader_id, term, problems, nodes
       nodes: broker_group, node_id, address, role, term, last_index, commit_index,
-        applied_index, lag_count, msgs_per_s, mb_per_s, pulls_per_s, busy_per_s, in_flight_kib,
-        disk_used_ratio, standing, uptime_ms, detail
+        applied_index, lag_count, msgs_per_s, mb_per_s, pulls_per_s, busy_per_s,
+        in_flight_kib, disk_used_ratio, standing, uptime_ms, detail
 
     \b
     Examples:
       qlog top
       qlog top --once
-      qlog top --once --interval 5 -o json | jq '.nodes[] | {node_id, role, msgs_per_s}'
+      qlog top --once --interval 5 -o json | jq '.nodes[].msgs_per_s'
 
     Ends with 0. A snapshot ends with 1 when there is a problem; it is named.
     """
@@ -101,7 +101,7 @@ def top(interval: float, once: bool, server: str | None, output: Format) -> int:
 
 async def _once(server: str | None, interval: float, output: Format) -> int:
     async with connected(server) as client:
-        status, before, seconds = await look_twice(client, interval)
+        status, before, seconds = await Reader().during(look_twice(client, interval))
     rows = top_rows(status, before, seconds)
     wrong = _problems(status)
     if output is Format.TABLE:

@@ -53,12 +53,14 @@ async def create(
 ) -> Printout:
     """Create a topic.
 
-    With several broker groups --queues is the number in each. A group that does not answer is named
-    on stderr; when it is back, or when a new group has come, run it again with --exist-ok.
+    With several broker groups --queues is the number in each, and shares is what each has. A group
+    that does not answer is named on stderr; when it is back, or when a new group has come, run it
+    again with --exist-ok.
 
     \b
     Keys of -o json:
-      topic, queue_count (of all groups), permission (rw, r or w), message_type, shares
+      topic, queue_count (of all groups), permission (rw, r or w), message_type,
+      shares
       shares: broker_group, queue_count, permission
 
     \b
@@ -145,7 +147,8 @@ async def stats(client: "Client", name: str) -> Printout:
 
     \b
     Keys of -o json:
-      broker_group, node_id, record_count, size_bytes, since_unix_ms, mean_size_bytes, buckets
+      broker_group, node_id, record_count, size_bytes, since_unix_ms,
+      mean_size_bytes, buckets
       buckets: below_size_bytes, record_count
 
     \b

@@ -36,13 +36,14 @@ async def status(client: "Client") -> Printout:
     \b
     Keys of -o json:
       broker_groups, nodes
-      broker_groups: broker_group, level, level_max (that finalize sets), waits_for
+      broker_groups: broker_group, level, level_max (that finalize sets),
+        waits_for
       nodes: broker_group, node_id, address, role, version, level, level_max
 
     \b
     Examples:
       qlog cluster upgrade status
-      qlog cluster upgrade status -o json | jq -e 'all(.broker_groups[]; .waits_for == [])'
+      qlog cluster upgrade status -o json | jq '.broker_groups[].waits_for'
     """
     cluster = await client.admin.cluster_status()
     nodes = _node_rows(cluster)

@@ -114,7 +114,11 @@ class Job:
 
 @click.command()
 @click.argument("topic", metavar="TOPIC", shell_complete=names.topics)
-@click.option("--group", help="Share the topic with the members of this group; commit offsets.")
+@click.option(
+    "--group",
+    shell_complete=names.groups,
+    help="Share the topic with the members of this group; commit offsets.",
+)
 @click.option(
     "--pop",
     "by_pop",
@@ -154,7 +158,11 @@ class Job:
     "--sql", default="", metavar="FILTER", help="Only messages whose properties make it true."
 )
 @click.option(
-    "--node", "node_id", type=click.IntRange(min=1), help="Read this replica, whatever its role."
+    "--node",
+    "node_id",
+    type=click.IntRange(min=1),
+    shell_complete=names.nodes,
+    help="Read this replica, whatever its role.",
 )
 @click.option(
     "--format",
@@ -196,10 +204,10 @@ def consume(
 
     \b
     Keys of -o json:
-      topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, log_position, body_size_bytes, body_encoding (utf-8 or base64,
-      then ", compressed" for a body that cannot be unpacked), body,
-      broker_group
+      topic, queue_id, queue_offset, message_id, key, tag, properties,
+      born_unix_ms, store_unix_ms, log_position, body_size_bytes, body_encoding
+      (utf-8 or base64, then ", compressed" for a body that cannot be unpacked),
+      body, broker_group
 
     Bytes of keys and properties that are no UTF-8 are written as \\udcXX, which is an escape of
     JSON: Python has the bytes back by .encode("utf-8", "surrogateescape"). All output of qlog is
@@ -211,7 +219,7 @@ def consume(
       qlog consume orders --from end -o jsonl | jq .body
       qlog consume orders --from @-15m --until end
       qlog consume orders --from -100 --until end
-      qlog consume orders --from @2026-01-31T12:00:00Z --until @2026-01-31T13:00:00Z
+      qlog consume orders --from @2026-01-31T12:00Z --until @2026-01-31T13:00Z
       qlog consume orders --sql "amount > 100 AND country IN ('DE', 'FR')"
       qlog consume orders --group billing --max-count 100
       qlog consume orders --group workers --pop
@@ -266,9 +274,9 @@ async def _pop(client: "Client", job: Job, group: str, writer: MessageWriter, sh
     async with consumer:
         while job.max_count is None or job.done_count < job.max_count:
             left = RECEIVE_COUNT_MAX if job.max_count is None else job.max_count - job.done_count
-            messages = await consumer.receive(
-                min(left, RECEIVE_COUNT_MAX), wait=0 if job.until else _POP_WAIT_S
-            )
+            wait_s = 0 if job.until else _POP_WAIT_S
+            taken = consumer.receive(min(left, RECEIVE_COUNT_MAX), wait=wait_s)
+            messages = await writer.reader.during(taken)
             if not messages and job.until:
                 return
             await writer.write(messages)
@@ -317,11 +325,14 @@ async def _share(client: "Client", job: Job, group: str, writer: MessageWriter, 
 
 
 async def _take(consumer: "Consumption", job: Job, writer: MessageWriter, show: Show) -> None:
-    async for batch in consumer.batches():
-        await job.hand_over(batch, writer)
-        show("consumed", job.done_count, job.max_count)
-        if job.is_full:
-            return
+    async def take() -> None:
+        async for batch in consumer.batches():
+            await job.hand_over(batch, writer)
+            show("consumed", job.done_count, job.max_count)
+            if job.is_full:
+                return
+
+    await writer.reader.during(take())
 
 
 async def _keep_committed(consumer: "GroupConsumer", job: Job) -> None:

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from qlog.connection import Reader
 from qlog.message_rows import body_text, message_row, plain_body, time_text
 from qlog.messages.template import Template
 from qlog.output import cell, line_width, to_json, wrapped
@@ -45,7 +46,7 @@ class MessageWriter:
     ) -> None:
         self._output, self._template = output, template
         self._with_groups = with_groups
-        self._is_first = True
+        self._is_first, self.reader = True, Reader()
         self.is_stuck = False
         """Whether a write was given up: the end of the output is missing."""
 

@@ -27,14 +27,16 @@ def delay() -> None:
 async def status(client: "Client") -> Row:
     """Show how many delayed messages are held, by level and broker group.
 
-    Level 0 holds messages of any time. A message whose topic is gone when it is due is not lost:
-    it is in rmq_sys_undeliverable, and counts there.
+    A level is one of RocketMQ's 18 delays, from 1 s to 2 h; level 0 holds messages of any other.
+    All below floor_offset are delivered or cancelled. A message whose topic is gone when it is due
+    is not lost: it is in rmq_sys_undeliverable, and counts there.
 
     \b
     Keys of -o json:
       held_count, broker_groups, queues
-      broker_groups: broker_group, held_count, held_count_max, delay_ms_max, next_due_unix_ms (0:
-        nothing), now_unix_ms, undeliverable_count, is_loading
+      broker_groups: broker_group, held_count, held_count_max, delay_ms_max,
+        next_due_unix_ms (0: nothing), now_unix_ms, undeliverable_count,
+        is_loading
       queues: broker_group, level, delay_ms, held_count, floor_offset, end_offset
 
     \b

@@ -25,7 +25,11 @@ _AT_ONCE = 256
 
 @click.group()
 def dlq() -> None:
-    """Show the dead letters of a consumer group, and send them again."""
+    """Show the dead letters of a consumer group, and send them again.
+
+    A dead letter is a message that the group did not acknowledge in any of its deliveries: 'qlog
+    group settings' shows how many it gets.
+    """
 
 
 @dlq.command("list")
@@ -89,10 +93,10 @@ async def show(client: "Client", name: str, offset: int, group: str) -> Row:
 
     \b
     Keys of -o json:
-      topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, log_position, body_size_bytes, body_encoding (utf-8 or base64,
-      then ", compressed" for a body that cannot be unpacked), body,
-      broker_group, origin_topic, reconsume_times, is_resent
+      topic, queue_id, queue_offset, message_id, key, tag, properties,
+      born_unix_ms, store_unix_ms, log_position, body_size_bytes, body_encoding
+      (utf-8 or base64, then ", compressed" for a body that cannot be unpacked),
+      body, broker_group, origin_topic, reconsume_times, is_resent
 
     \b
     Examples:

@@ -36,10 +36,10 @@ async def get(client: "Client", message_id: str) -> Row:
 
     \b
     Keys of -o json:
-      topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, log_position, body_size_bytes, body_encoding (utf-8 or base64,
-      then ", compressed" for a body that cannot be unpacked), body,
-      broker_group
+      topic, queue_id, queue_offset, message_id, key, tag, properties,
+      born_unix_ms, store_unix_ms, log_position, body_size_bytes, body_encoding
+      (utf-8 or base64, then ", compressed" for a body that cannot be unpacked),
+      body, broker_group
 
     \b
     Examples:
@@ -76,10 +76,10 @@ async def query(
 
     \b
     Keys of -o json:
-      topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, log_position, body_size_bytes, body_encoding (utf-8 or base64,
-      then ", compressed" for a body that cannot be unpacked), body,
-      broker_group
+      topic, queue_id, queue_offset, message_id, key, tag, properties,
+      born_unix_ms, store_unix_ms, log_position, body_size_bytes, body_encoding
+      (utf-8 or base64, then ", compressed" for a body that cannot be unpacked),
+      body, broker_group
 
     \b
     Examples:
@@ -113,10 +113,10 @@ def find(
 
     \b
     Keys of -o json:
-      topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, log_position, body_size_bytes, body_encoding (utf-8 or base64,
-      then ", compressed" for a body that cannot be unpacked), body,
-      broker_group
+      topic, queue_id, queue_offset, message_id, key, tag, properties,
+      born_unix_ms, store_unix_ms, log_position, body_size_bytes, body_encoding
+      (utf-8 or base64, then ", compressed" for a body that cannot be unpacked),
+      body, broker_group
 
     \b
     Examples:
@@ -160,11 +160,11 @@ async def trace(client: "Client", message_id: str) -> Printout:
     \b
     Keys of -o json:
       message_id, topic, queue_id, queue_offset, is_complete, events
-      events: kind, unix_ms (null: the state says it), group, producer_group, topic, queue_id,
-        offset, reconsume_times, message_id
+      events: kind, unix_ms (null: the state says it), group, producer_group,
+        topic, queue_id, offset, reconsume_times, message_id
 
-    A kind is stored, half, open, committed, rolled back, given up, expired, delayed, consumed (a
-    group has passed it), retried or dead.
+    A kind is stored, half (sent in a transaction that is open), open (its transaction), committed,
+    rolled back, given up, expired, delayed, consumed (a group has passed it), retried or dead.
 
     \b
     Examples:

@@ -29,7 +29,7 @@ from qlog.connection import (
 )
 from qlog.messages.produce_input import InputFormat, InputMessage, messages, opened
 from qlog.messages.template import Template
-from qlog.output import Format, output_option, print_record
+from qlog.output import Format, counted, output_option, print_record
 from qlog.parsed import Parsed, parse_duration, parse_time
 from qlog.progress import Show, progress_bars, show_nothing
 from quorumlog.command_errors import CliError, ExitCode, explain
@@ -260,7 +260,11 @@ _TIME = Parsed("time", lambda text: parse_time(text) / 1000)
 @click.option(
     "--delay", metavar="DURATION", type=_DURATION, help="Deliver so much later: 10s, 5m, 2h."
 )
-@click.option("--level", type=click.IntRange(1, 18), help="Deliver later, by RocketMQ's levels.")
+@click.option(
+    "--level",
+    type=click.IntRange(1, 18),
+    help="Deliver later, by RocketMQ's levels: 1 is 1 s, 18 is 2 h.",
+)
 @click.option(
     "--deliver-at", metavar="TIME", type=_TIME, help="Deliver then: 2026-01-31T12:00:00Z."
 )
@@ -282,19 +286,21 @@ def produce(server: str | None, output: Format, key_separator: str | None, **opt
 
     \b
     JSON of --format jsonl, as `qlog consume -o jsonl` writes it:
-      {"body": "text", "body_encoding": "utf-8|base64", "key": "k", "tag": "t", "queue_id": 0,
-       "properties": {"a": "b"}}      all but body may be left out
+      {"body": "text", "body_encoding": "utf-8|base64", "key": "k", "tag": "t",
+       "queue_id": 0, "properties": {"a": "b"}}      only body is needed
     Each line is UTF-8; one that names a key twice is refused.
 
     \b
     Keys of -o json:
-      topic, source, complete, taken_count, acked_count, failed_count, unknown_count,
-      acked_in_order_count, duplicate_count, durability (receipts by level), acked_size_bytes,
-      seconds, acked_msgs_per_s, acked_mb_per_s, times
+      topic, source, complete, taken_count, acked_count, failed_count,
+      unknown_count, acked_in_order_count, duplicate_count, durability (receipts
+      by level), acked_size_bytes, seconds, acked_msgs_per_s, acked_mb_per_s,
+      times
       times: stage, mean_ms, max_ms
 
-    The stages of a receipt: total (from the producer and back), leader (of it, at the leader); of
-    that queued (for room), sent (written, and sent to the other nodes), quorum and applied.
+    The stages of a receipt: total (from the producer and back), leader (of it, at
+    the leader); of that queued (for room), sent (written, and sent to the other
+    nodes), quorum and applied.
 
     \b
     Examples:
@@ -392,7 +398,7 @@ async def _send(
         tally.close()
         if stop.requested.is_set() and tally.pending:
             click.echo(
-                f"stopping; {len(tally.pending)} messages wait for their receipts "
+                f"stopping; {counted(len(tally.pending), 'message')} without a receipt yet "
                 "(again: do not wait)",
                 err=True,
             )
@@ -428,12 +434,13 @@ def _verdict(tally: Tally, reading_error: CliError | None, *, is_stopped: bool) 
         raise reading_error
     if tally.first_error is not None:
         reason = explain(tally.first_error)
-        skip = f"; to go on, skip the first {tally.in_order_count} messages"
+        first = "message" if tally.in_order_count == 1 else f"{tally.in_order_count} messages"
+        skip = f"; to go on, skip the first {first}"
         counts = "nothing was sent"
         if tally.acked_count or tally.unknown_count:
             counts = (
-                f"{tally.failed_count} messages failed and {tally.unknown_count} are unknown, "
-                f"{tally.acked_count} were acked"
+                f"{counted(tally.failed_count, 'message')} failed, {tally.unknown_count} unknown, "
+                f"{tally.acked_count} acked"
             )
         raise CliError(
             f"{counts}: {reason.what}",

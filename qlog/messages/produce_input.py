@@ -10,8 +10,10 @@ import base64
 import binascii
 import codecs
 import enum
+import errno
 import os
 import re
+import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -203,6 +205,8 @@ def opened(path: str) -> Iterator[int]:
         return
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):  # The first read would not name it.
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         yield fd
     finally:
         os.close(fd)

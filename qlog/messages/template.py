@@ -57,6 +57,8 @@ class Template:
     @classmethod
     def parse(cls, text: str) -> "Template":
         """Return the template that a text means. Raises ValueError."""
+        if not text:
+            raise ValueError("an empty template writes nothing; use '%s\\n' for bodies")
         pieces: list[str | bytes] = []
         end = 0
         for token in _TOKEN.finditer(text):

@@ -68,8 +68,9 @@ async def show(client: "Client", transaction_id: int, group: str) -> Printout:
 
     \b
     Keys of -o json:
-      transaction_id, broker_group, outcome (open, committed, rolled back, given up, expired),
-      producer_group, begun_unix_ms, check_count, next_check_unix_ms, is_orphaned, messages
+      transaction_id, broker_group, outcome (open, committed, rolled back, given
+      up, expired), producer_group, begun_unix_ms, check_count,
+      next_check_unix_ms, is_orphaned, messages
 
     \b
     Examples:

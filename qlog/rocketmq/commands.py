@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from qlog.command_decorators import Printout, TableRows, cluster_command
+from qlog.connection import context_of
+from qlog.output import counted
 from quorumlog.cluster.routes import is_address
 from quorumlog.command_errors import CliError, ExitCode
 
@@ -58,12 +60,14 @@ async def import_cluster(
     again: it goes on where each queue of the source was. It follows the source until a pass
     finds nothing new, and then stores the offsets; a group is never moved back. Topics of RocketMQ
     itself (retries, dead letters, delayed and half messages among them) are named and left behind.
+    Without --source-keys or --source-ca the file of the context counts, if it names the cluster.
     docs/rocketmq.md has the steps of a move.
 
     \b
     Keys of -o json:
       topics, groups, skipped, refused
-      topics: topic, queue_count, message_count, size_bytes (of bodies), duration_s, gap_count
+      topics: topic, queue_count, message_count, size_bytes (of bodies),
+        duration_s, gap_count
       groups: group, is_new, offset_count, stored_count
       skipped: topic, message_count
       refused: name, what, why, do
@@ -71,7 +75,7 @@ async def import_cluster(
     \b
     Examples:
       qlog rocketmq import 10.0.0.1:9876
-      qlog rocketmq import "10.0.0.1:9876;10.0.0.2:9876" --topic orders --group billing
+      qlog rocketmq import "10.0.0.1:9876;10.0.0.2:9876" --group billing
       qlog rocketmq import 10.0.0.1:9876 --source-keys keys.txt --source-ca ca.pem
       qlog rocketmq import 10.0.0.1:9876 -o json | jq .refused
 
@@ -90,6 +94,10 @@ async def import_cluster(
             "for example qlog rocketmq import 10.0.0.1:9876",
             ExitCode.USAGE,
         )
+    saved = context_of(click.get_current_context().params["server"])
+    if saved is not None:
+        source_keys = source_keys or (Path(saved.source_keys) if saved.source_keys else None)
+        source_ca = source_ca or (Path(saved.source_ca) if saved.source_ca else None)
     source = RocketSource(addresses, access_of(source_keys, source_ca))
     try:
         with progress_bars() as show:
@@ -118,4 +126,6 @@ def _rows(columns: Sequence[str], copies: Sequence[object]) -> TableRows:
 
 
 def _count(message_count: int | None) -> str:
-    return "RocketMQ's own" if message_count is None else f"{message_count} messages in it"
+    return (
+        "RocketMQ's own" if message_count is None else f"{counted(message_count, 'message')} in it"
+    )

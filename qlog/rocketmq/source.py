@@ -40,6 +40,7 @@ from qlog.rocketmq.shapes import (
     queues_of,
 )
 from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.user_files import CERTIFICATE, UserFileError, read_pem
 from store.record.message import Message
 
 ATTEMPT_COUNT_MAX: Final = 5
@@ -101,8 +102,13 @@ def access_of(keys_file: Path | None, ca_file: Path | None) -> Access:
         if keys_file is not None:
             key, secret = next(iter(access_keys(keys_file.read_text("utf-8-sig")).items()))
         if ca_file is not None:
-            file, tls = ca_file, ssl.create_default_context(cafile=ca_file)
+            file = ca_file
+            read_pem(ca_file, CERTIFICATE)
+            tls = ssl.create_default_context(cafile=ca_file)
             tls.check_hostname = False
+    except UserFileError as error:
+        what = f"{file} cannot be used"
+        raise CliError(what, error.what, error.do, ExitCode.USAGE) from None
     except (OSError, ValueError) as error:  # Errors of TLS are among the first.
         raise CliError(
             f"{file} cannot be used",

@@ -7,6 +7,7 @@ memory only: later certificates need another authority.
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,6 +21,13 @@ from node.peers.security.tls import TlsFiles
 
 LIFE: Final = datetime.timedelta(days=30)
 _DAY: Final = datetime.timedelta(days=1)  # Clocks of other machines may be slow.
+
+
+_NAME_LENGTH_MAX: Final = 253
+_HOST: Final = re.compile(
+    r"(?![0-9.]+$)(\*\.)?(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*"
+)
+"""Of DNS, with the underscore of containers; the first label may stand for any."""
 
 
 class _Subject(NamedTuple):
@@ -51,6 +59,7 @@ class Authority:
     ) -> TlsFiles:
         """Make a key and a certificate of it: for a client, and for a server at `hosts`, names or
         IP addresses, unless there are none."""
+        general_names = [_general_name(host) for host in hosts]  # First: nothing is written then.
         own = _subject(name)
         usage = [
             ExtendedKeyUsageOID.CLIENT_AUTH,
@@ -60,7 +69,7 @@ class Authority:
             x509.ExtendedKeyUsage(usage), critical=False
         )
         if hosts:
-            names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+            names = x509.SubjectAlternativeName(general_names)
             certificate = certificate.add_extension(names, critical=False)
         key = own.key.private_bytes(
             serialization.Encoding.PEM,
@@ -96,9 +105,12 @@ def _subject(name: str) -> _Subject:
 
 
 def _general_name(host: str) -> x509.GeneralName:
+    """Return the name of a host in a certificate. Raises ValueError for another text."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if len(host) > _NAME_LENGTH_MAX or not _HOST.fullmatch(host):
+            raise ValueError(f"{host[:80]!r} is neither a host name nor an IP address") from None
         return x509.DNSName(host)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from qlog import names
 from qlog.output import Format, output_option, print_record
 from qlog.server.local import cli_error
 from qlog.transport import transport
@@ -50,7 +51,12 @@ def _options(command: _Command) -> _Command:
             show_default=True,
             help="How long it lasts.",
         ),
-        click.option("--node", type=int, help="The node that is hit.  [default: the leader]"),
+        click.option(
+            "--node",
+            type=int,
+            shell_complete=names.local_nodes,
+            help="The node that is hit.  [default: the leader]",
+        ),
         click.option("--dir", "directory", metavar="DIR", help="Where the cluster is kept."),
     ):
         command = option(command)

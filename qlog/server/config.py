@@ -3,6 +3,7 @@
 Owns the options and the printing; reading and checking is `node.config.load`.
 """
 
+import time
 from typing import Any
 
 import click
@@ -33,7 +34,8 @@ def check(file: str | None, output: Format, **flags: Any) -> int:
 
     Looks at FILE (or the one that QUORUMLOG_CONFIG names), the environment and the options, as
     `qlog serve` would; opens no directory and no port. A listening port that a stranger could
-    misuse is a warning: the node starts, and says the same.
+    misuse is a warning, and a certificate that has ended, has not begun or ends within 14 days:
+    the node starts, and says the same.
 
     \b
     Examples:
@@ -49,25 +51,36 @@ def check(file: str | None, output: Format, **flags: Any) -> int:
     except ConfigError as error:
         problems = [{"severity": "error", **problem._asdict()} for problem in error.problems]
     if output is Format.TABLE and not problems:
-        click.echo("nothing is wrong" + (", but strangers could misuse:" if warnings else ""))
+        click.echo("nothing is wrong" + (", with these warnings:" if warnings else ""))
     if problems or warnings or output is not Format.TABLE:
         print_rows(problems + warnings, output, columns=_PROBLEM_COLUMNS)
     return ExitCode.FINDINGS if problems else ExitCode.OK
 
 
 def _warnings(loaded: Loaded) -> list[dict[str, object]]:
+    from node.config.environment import tls_files
     from node.config.exposure import exposures
+    from node.peers.security.tls import date_warnings, validity
 
+    settings = loaded.settings
+    found = [
+        (one.setting, str(one.address), f"{one.who} {one.how}", one.remedy)
+        for one in exposures(settings)
+    ]
+    tls = tls_files(settings)
+    for dated in [] if tls is None else date_warnings(validity(tls), time.time()):
+        what = f"the certificate {dated.what}"
+        found.append((dated.setting, str(getattr(settings, dated.setting)), what, dated.remedy))
     return [
         {
             "severity": "warning",
-            "key": one.setting,
-            "value": str(one.address),
-            "origin": loaded.origins[one.setting],
-            "what": f"{one.who} {one.how}",
-            "suggestion": one.remedy,
+            "key": key,
+            "value": value,
+            "origin": loaded.origins[key],
+            "what": what,
+            "suggestion": remedy,
         }
-        for one in exposures(loaded.settings)
+        for key, value, what, remedy in found
     ]
 
 

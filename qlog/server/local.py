@@ -10,14 +10,15 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from qlog import names
 from qlog.command_decorators import Printout, TableRows, print_printout
 from qlog.connection import confirm, timeout_option
-from qlog.output import Format, output_option
+from qlog.output import Format, counted, output_option
 from qlog.parsed import Parsed, parse_duration
 from qlog.progress import lines_shown
 from qlog.watch import Condition, watched
@@ -55,12 +56,11 @@ def _settings(
     settings: dict[str, object] = {}
     for one in given:
         name, equals, value = one.partition("=")
-        if not equals:
+        if not equals or not name.isidentifier():
             raise click.BadParameter(f"{one!r} is not NAME=VALUE")
-        try:
-            settings[name] = json.loads(value)
-        except ValueError:
-            settings[name] = value
+        settings[name] = value
+        with suppress(ValueError):  # TOML has no null.
+            settings[name] = value if value == "null" else json.loads(value)
     return settings or None
 
 
@@ -119,8 +119,9 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
         with _alone(directory or default_directory()):
             is_new = not os.path.exists(os.path.join(directory or default_directory(), STATE_FILE))
             cluster = _made(directory, _Given(**given))
-            started = cluster.start()
-        with _progress() as progress:
+            with _undone(cluster) if is_new else nullcontext():
+                started = cluster.start()
+        with _undone(cluster) if is_new else nullcontext(), _progress() as progress:
             cluster.wait_ready(progress=progress)
         print_printout(_status(cluster), {"": _STATE_COLUMNS}, output)
     if output is Format.TABLE:
@@ -128,7 +129,7 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
         click.echo(f"\n{done}; clients connect to\n  {cluster.bootstrap}\nnext:")
         if "--dir" in cluster.command("status"):
             variable = f"{DIRECTORY_VARIABLE}={shlex.quote(str(cluster.directory))}"
-            click.echo(f"  export {variable}    # other commands find it by this")
+            click.echo(f"  # other commands find it by this:\n  export {variable}")
         first = ("qlog topic create orders",) if is_new else ()
         for words in (*first, *map(cluster.command, ("status", "stop"))):
             click.echo(f"  {words}")
@@ -137,11 +138,12 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
 
 @local.command()
 @_dir_option
-@click.option("--node", type=int, help="Only this node.")
+@click.option("--node", type=int, shell_complete=names.local_nodes, help="Only this node.")
 def stop(directory: str | None, node: int | None) -> int:
     """Stop the nodes gracefully: leadership handed over, everything synced. Nothing is deleted.
 
-    Does nothing when they do not run.
+    Does nothing when they do not run. A node that 'qlog serve' runs on a directory of the cluster
+    is stopped, too.
     """
     with _explained():
         cluster = _opened(directory)
@@ -150,7 +152,8 @@ def stop(directory: str | None, node: int | None) -> int:
         killed = cluster.stop(*chosen)
     for one in killed:
         click.echo(f"node {one} did not end in time and was killed", err=True)
-    click.echo(f"stopped {_count(running)}" if running else "nothing was running")
+    idle = "nothing was running" if node is None else f"node {node} was not running"
+    click.echo(f"stopped {_count(running)}" if running else idle)
     return ExitCode.OK
 
 
@@ -204,8 +207,9 @@ def status(directory: str | None) -> Printout:
 
     \b
     Keys of -o json:
-      node_id, broker_group, state, role, is_ready, term, leader_id, commit_index, applied_index,
-      address, peer_address, http_address, pid, directory, detail, cluster_id
+      node_id, broker_group, state, role, is_ready, term, leader_id,
+      commit_index, applied_index, address, peer_address, http_address, pid,
+      directory, detail, cluster_id
     """
     with _explained():
         return _status(_opened(directory))
@@ -213,7 +217,7 @@ def status(directory: str | None) -> Printout:
 
 @local.command()
 @_dir_option
-@click.option("--node", type=int, help="The node to kill.")
+@click.option("--node", type=int, shell_complete=names.local_nodes, help="The node to kill.")
 @click.option("--leader", is_flag=True, help="Kill whichever node leads.")
 @click.option("--broker-group", "group", help="Whose leader that is.  [default: the first one]")
 @click.option("--all", "all_nodes", is_flag=True, help="Kill every node.")
@@ -243,21 +247,22 @@ def kill(
             if not node:
                 do = f"see {cluster.command('status')}"
                 raise CliError("no node leads", "there is no quorum", do)
-        was_alive = cluster.kill(node)
-    click.echo(f"killed node {node}" if was_alive else f"node {node} was not running")
+        _check_running(cluster, node)
+        cluster.kill(node)
+    click.echo(f"killed node {node}")
     return ExitCode.OK
 
 
 @local.command()
 @_dir_option
-@click.option("--node", type=int, help="Only this node.")
+@click.option("--node", type=int, shell_complete=names.local_nodes, help="Only this node.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the nodes are ready.")
 @output_option
 def restart(directory: str | None, node: int | None, no_wait: bool, output: Format) -> int:
     """Stop and start nodes in turn, so that the cluster continues to serve."""
     with _explained():
         cluster = _opened(directory)
-        chosen = cluster.node_ids if node is None else (node,)
+        chosen = cluster.member_ids if node is None else (node,)
         stopped = [one for one in chosen if not cluster.is_alive(one)]
         if stopped:  # First, since the others may have no majority without them.
             cluster.start(*stopped)
@@ -298,11 +303,14 @@ def wait(directory: str | None, timeout_ms: int) -> int:
 
 @local.command()
 @_dir_option
-@click.option("--node", type=int, required=True, help="The node to pause.")
+@click.option(
+    "--node", type=int, shell_complete=names.local_nodes, required=True, help="The node to pause."
+)
 def pause(directory: str | None, node: int) -> int:
     """Keep a node from running (SIGSTOP), as a machine that hangs; connections stay open."""
     with _explained():
         cluster = _opened(directory)
+        _check_running(cluster, node)
         cluster.pause(node)
     resume_it = f"{cluster.command('resume')} --node {node}"
     click.echo(f"paused node {node}; it goes on after {resume_it}")
@@ -311,11 +319,19 @@ def pause(directory: str | None, node: int) -> int:
 
 @local.command()
 @_dir_option
-@click.option("--node", type=int, required=True, help="The node that was paused.")
+@click.option(
+    "--node",
+    type=int,
+    shell_complete=names.local_nodes,
+    required=True,
+    help="The node that was paused.",
+)
 def resume(directory: str | None, node: int) -> int:
     """Let a node run again that was paused."""
     with _explained():
-        _opened(directory).resume(node)
+        cluster = _opened(directory)
+        _check_running(cluster, node)
+        cluster.resume(node)
     click.echo(f"node {node} runs again")
     return ExitCode.OK
 
@@ -329,6 +345,15 @@ def _opened(directory: str | None) -> "LocalCluster":
     return LocalCluster.open(directory or default_directory())
 
 
+def _check_running(cluster: "LocalCluster", node_id: int) -> None:
+    """Raise LocalError `local.not_running` for a node whose process has ended."""
+    from deploy.local import LocalError
+
+    if not cluster.is_alive(node_id):
+        what = f"node {node_id} of {cluster.directory} does not run"
+        raise LocalError("local.not_running", what, f"start it: {cluster.command('start')}")
+
+
 class _Given(NamedTuple):
     """Options of the cluster from the command line; None: not given."""
 
@@ -339,6 +364,26 @@ class _Given(NamedTuple):
     replication: str | None
     rocketmq: bool | None
     setting: dict[str, object] | None
+
+
+@contextmanager
+def _undone(cluster: "LocalCluster") -> Iterator[None]:
+    """Take a new cluster back that cannot start: the next one there may have other settings.
+
+    Not when a node is ready: it may have acknowledged messages."""
+    from deploy.local import LocalError
+
+    try:
+        yield
+    except LocalError as error:
+        is_ended = error.code in ("local.died", "local.no_room", "local.port_taken")
+        if is_ended and not any(state.is_ready for state in cluster.status()):
+            cluster.stop()
+            cluster.purge(keeps_logs=True)
+            logs = f"{cluster.directory}/node-*/log"
+            do = f"correct that, and start again: no node runs; {logs} has what they said"
+            raise LocalError(error.code, error.what, do) from error
+        raise
 
 
 @contextmanager
@@ -371,16 +416,22 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
     except LocalError as error:
         if error.code != "local.none":
             raise
-        return LocalCluster.create(
-            root,
-            3 if given.nodes is None else given.nodes,
-            groups=1 if given.broker_groups is None else given.broker_groups,
-            flush=given.flush or "sync",
-            replication=given.replication or "raft",
-            base_port=given.port,
-            rocketmq=bool(given.rocketmq),
-            settings=given.setting,
-        )
+        from node.config.load import ConfigError
+        from qlog.server.settings import as_cli_error
+
+        try:
+            return LocalCluster.create(
+                root,
+                3 if given.nodes is None else given.nodes,
+                groups=1 if given.broker_groups is None else given.broker_groups,
+                flush=given.flush or "sync",
+                replication=given.replication or "raft",
+                base_port=given.port,
+                rocketmq=bool(given.rocketmq),
+                settings=given.setting,
+            )
+        except ConfigError as wrong:
+            raise as_cli_error(wrong) from wrong
     group_count = len(cluster.groups)
     node_count = len(cluster.node_ids) // group_count
     own = _Given(
@@ -400,7 +451,7 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
     if differs:
         raise CliError(
             f"{cluster.directory} holds a cluster that was made with another {differs[0]}",
-            f"it has {node_count} nodes in each of {_counted(group_count, 'broker group')}, "
+            f"it has {node_count} nodes in each of {counted(group_count, 'broker group')}, "
             f"from port {cluster.base_port} on, flush={cluster.flush}, "
             f"replication={cluster.replication}"
             f"{', at RocketMQ ports' if cluster.has_rocketmq else ''}",
@@ -424,11 +475,7 @@ def _status(cluster: "LocalCluster") -> Printout:
 
 
 def _count(nodes: list[int]) -> str:
-    return _counted(len(nodes), "node")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    return counted(len(nodes), "node")
 
 
 @contextmanager

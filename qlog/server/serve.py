@@ -21,6 +21,8 @@ from quorumlog.standard_output import styled
 
 _UNIT_CONFIG: Final = "/etc/quorumlog/node.toml"
 _UNIT_DIRECTORY: Final = Path("/var/lib/quorumlog")
+_HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
+"""What ProtectHome and PrivateTmp hide from the node of the unit."""
 
 
 @click.command()
@@ -77,20 +79,52 @@ def _unit(file: str | None, flags: dict[str, Any]) -> str:
     if file is None:
         settings = Settings.model_construct(directory=_UNIT_DIRECTORY)
     else:
-        settings = load(file, {}).settings
+        # systemd has not the variables of this shell.
+        settings = load(file, {}, {}).settings
+    for name, path in settings:
+        if isinstance(path, Path):
+            _check_path(name, path)
+    config = Path(file or _UNIT_CONFIG).absolute()
+    for path in (Path(sys.executable), Path(__file__).parents[1], config):
+        if hidden := _below(_HIDDEN, path):
+            remedy = "move it out of /home, /root and /tmp"
+            click.echo(f"note: the unit hides {hidden} from its node; {remedy}", err=True)
     return (
         Path(__file__)
         .with_name("quorumlog.service")
         .read_text("utf-8")
         .format(
             python=_word(sys.executable),
-            config=_word(_UNIT_CONFIG if file is None else Path(file).absolute()),
-            directory=_word(settings.directory.absolute()),
+            config=_word(config),
+            directory=_word(settings.directory),
             # Behind the limits of the node, which say more of what was wrong.
             watchdog_s=settings.sync_hang_limit_ms // 1000 + 30,
             stop_s=settings.drain_timeout_ms // 1000 + 35,
         )
     )
+
+
+def _check_path(name: str, path: Path) -> None:
+    """Raises CliError for a path of a setting that the node of a unit would not have."""
+    if not path.is_absolute():
+        what = f"{name} {path} is relative, and the node would look for it in /"
+        why = "systemd starts it there, and not in the working directory of this shell"
+    elif _below(_HIDDEN, path):
+        what = f"the unit hides {name} {path} from its node"
+        why = "ProtectHome and PrivateTmp keep a node out of homes and temporary files"
+    elif name == "directory" and _below(("/run", "/dev"), path):
+        what = f"the directory {path} is empty after each start of the host"
+        why = "/run and /dev are in memory, and the node would have lost what it acknowledged"
+    else:
+        return
+    place = _UNIT_DIRECTORY if name == "directory" else Path(_UNIT_CONFIG).with_name(path.name)
+    raise CliError(what, why, f"move it, and set `{name}`: {place}, for example", ExitCode.USAGE)
+
+
+def _below(tops: tuple[str, ...], path: Path) -> Path | None:
+    """Return the path, or what it links to, if it is below one of these directories."""
+    ways = (path, path.resolve())
+    return next((one for one in ways for top in tops if one.is_relative_to(top)), None)
 
 
 def _word(path: str | Path) -> str:

@@ -37,12 +37,12 @@ def _help(name: str, hidden: bool) -> dict[str, Any]:
     return {"help": text, "hidden": hidden}
 
 
-def as_cli_error(error: ConfigError, exit_code: ExitCode = ExitCode.FAILED) -> CliError:
+def as_cli_error(error: ConfigError) -> CliError:
     """Return the three lines: the second has every wrong setting."""
     head, *rest = str(error).splitlines()
     return CliError(
         what=head,
         why="; ".join(line.strip() for line in rest),
         do="correct them; docs/configuration.md lists every setting",
-        exit_code=exit_code,
+        exit_code=ExitCode.USAGE,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.output import Format, counted, output_option, print_record, print_rows, print_text
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 
@@ -35,7 +35,11 @@ _ACTION_COLUMNS = ("action", "file", "log_position", "why", "loses")
 
 @click.group()
 def store() -> None:
-    """Look into a store directory, offline."""
+    """Look into a store directory, offline.
+
+    A store is a log and what can be built from it: a consume queue says where the messages of a
+    queue are, the key index where those with a key are. The log of a node in raft mode is a ledger.
+    """
 
 
 def _layout_options(command: _Command) -> _Command:
@@ -47,7 +51,9 @@ def _layout_options(command: _Command) -> _Command:
                 type=click.Choice(["commit_log", "ledger"]),
                 help="Which log to read, when both are there.",
             ),
-            click.option("--self-id", metavar="ID", help="Read the ledger in dledger-ID."),
+            click.option(
+                "--self-id", metavar="ID", help="Read the ledger in the directory dledger-ID."
+            ),
             *(
                 click.option(flag, name, type=int, metavar=metavar, help=text)
                 for flag, name, metavar, text in _SIZES
@@ -96,7 +102,8 @@ def inspect(path: str, output: Format, **options: Any) -> int:
     if os.path.isfile(path):
         print_record(inspect_cut(path), output)
     else:
-        row = inspect_directory(path, given=_given(options), owner=NODE_FILES)
+        with progress_bars() as progress:
+            row = inspect_directory(path, progress, given=_given(options), owner=NODE_FILES)
         print_record(row, output)
     return ExitCode.OK
 
@@ -124,7 +131,7 @@ def verify(directory: str, output: Format, **options: Any) -> int:
     \b
     Examples:
       qlog store verify data
-      qlog store verify data -o json | jq '.findings[] | select(.severity == "damage")'
+      qlog store verify data -o json | jq .findings
       qlog store verify data --file-size 1073741824
 
     "notices" says what is whole and cannot be read here: topics with inner batches of RocketMQ.
@@ -185,7 +192,7 @@ def verify(directory: str, output: Format, **options: Any) -> int:
     ]
     _print(summary, "findings", rows, _FINDING_COLUMNS, output)
     if total > len(findings):
-        click.echo(f"{total - len(findings)} more findings are not shown", err=True)
+        click.echo(f"{counted(total - len(findings), 'finding')} not shown", err=True)
     return ExitCode.FINDINGS if total else ExitCode.OK
 
 
@@ -245,13 +252,15 @@ def repair(
     if not findings:
         verdict = "nothing is wrong, nothing to do"
     elif not actions:
-        verdict = f"{len(findings)} findings, and nothing that a repair could do"
+        verdict = f"{counted(len(findings), 'finding')}, and nothing that a repair could do"
     elif not is_applied:
-        verdict = f"{len(actions)} steps are planned, nothing was changed; run it with --apply"
+        verdict = (
+            f"{counted(len(actions), 'step')} planned, nothing was changed; run it with --apply"
+        )
         if loss is not None:
             verdict += " --accept-loss, or refetch from a replica"
     elif left:
-        verdict = f"applied; {left} findings are left"
+        verdict = f"applied; {counted(left, 'finding')} left"
     else:
         verdict = "applied; no finding is left"
     summary = {
@@ -295,10 +304,10 @@ def restore(backup: str, file: str | None, output: Format) -> int:
 
     \b
     Examples:
-      qlog store restore /backup/node-2 --config node1.toml && qlog serve --config node1.toml
-      qlog store restore /backup/node-2 --config node1.toml -o json | jq .last_index
+      qlog store restore /backup/node-2 --config node1.toml
+      qlog store restore /backup/node-2 --config node1.toml -o json
 
-    Ends with 3 when it could not be done; nothing is left then.
+    Ends with 2 for wrong settings, and with 3 when it could not be done; nothing is left then.
     """
     from node.config.load import ConfigError, load
     from node.offline.restore import restore as restore_directory
@@ -312,8 +321,9 @@ def restore(backup: str, file: str | None, output: Format) -> int:
         restored = restore_directory(Path(backup), settings, progress)
     print_record(restored._asdict(), output)
     if output is Format.TABLE:
-        click.echo(
-            f"\n{restored.directory} is node {restored.node_id}, alone, of the new cluster "
+        click.echo()
+        print_text(
+            f"{restored.directory} is node {restored.node_id}, alone, of the new cluster "
             f"{restored.cluster_id}: start it, then add the others with empty disks"
         )
     return ExitCode.OK
@@ -342,7 +352,8 @@ def _print(
                 print_rows(rows, output, columns=columns)
                 click.echo()
             print_record({k: v for k, v in summary.items() if k != "verdict"}, output)
-            click.echo(f"\n{summary['verdict']}")
+            click.echo()
+            print_text(str(summary["verdict"]))
 
 
 def _verdict(counts: dict[str, int], ranges: "list[DamagedRange]") -> str:

@@ -68,9 +68,10 @@ def dev(directory: Path, hosts: tuple[str, ...], output: Format) -> int:
     except ValueError as error:
         authority.path.unlink()
         raise CliError(
-            f"no certificate can be made for {', '.join(hosts)}",
+            "no certificate can be made for that --host",
             str(error),
-            "give --host a name of letters, digits, '-' and '.', or an IP address",
+            "give --host a name of letters, digits, '-' and '.', or an IP address, without a port",
+            ExitCode.USAGE,
         ) from error
     settings: dict[str, object] = {
         "tls_certificate_file": str(server.certificate),
@@ -92,6 +93,9 @@ def dev(directory: Path, hosts: tuple[str, ...], output: Format) -> int:
     click.echo("# into node.toml of each node:")
     for name, value in settings.items():
         click.echo(f"{name} = {'true' if value is True else _quoted(str(value))}")
+    click.echo("# or three nodes on this machine:")
+    given = [f"{name}={'true' if value is True else value}" for name, value in settings.items()]
+    click.echo(" ".join(["qlog local start", *(f"--setting {shlex.quote(one)}" for one in given)]))
     click.echo("# into the shell of qlog:")
     for name, path in environment.items():
         click.echo(f"export {name}={shlex.quote(path)}")

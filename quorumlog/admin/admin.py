@@ -310,15 +310,16 @@ class Admin(GroupAdmin, MessageAdmin):
 
         return HaGroup(tuple(await asyncio.gather(*map(ask, nodes))))
 
-    async def ha_promote(self, node_id: int, *, timeout_ms: int = 0) -> HaPromotion:
+    async def ha_promote(self, node_id: int, *, timeout_ms: int | None = None) -> HaPromotion:
         """Make a node the master, with the old master fenced; return once the new one serves.
 
-        `timeout_ms` bounds the call with all its repetitions; 0: the client's own limit. Raises
+        `timeout_ms` bounds the call with all its repetitions; None: the client's own limit. Raises
         ServerError `ha.promotion_refused`, and DeadlineError when the time is over; if its outcome
         is unknown, the node keeps trying.
         """
-        request = admin_pb2.HaPromoteRequest(timeout_ms=timeout_ms)
-        _, response = await self._at(node_id, request, is_read=False, timeout_ms=timeout_ms)
+        limit_ms = timeout_ms or 0
+        request = admin_pb2.HaPromoteRequest(timeout_ms=limit_ms)
+        _, response = await self._at(node_id, request, is_read=False, timeout_ms=limit_ms)
         return of_pb(HaPromotion, response)
 
 

@@ -26,7 +26,13 @@ from quorumlog.cluster.full_disks import FullDisks
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.cluster.routes import BOOTSTRAP_MAX, Route, Router
 from quorumlog.cluster.transport import Transport
-from quorumlog.errors import InvalidRequestError, QuorumlogError, UnavailableError
+from quorumlog.errors import (
+    ConnectTimeoutError,
+    DeadlineError,
+    InvalidRequestError,
+    QuorumlogError,
+    UnavailableError,
+)
 from quorumlog.pb import log_pb2
 
 _log = logging.getLogger("quorumlog.client")
@@ -37,6 +43,7 @@ REFRESH_FIRST_MS: Final = 1_000  # Nodes that were just started learn of each ot
 PROBE_MS: Final = 250
 GONE_AFTER_S: Final = 60.0
 GROUPS_MAX: Final = 32
+_LOOPBACK: Final = ("127.", "localhost:", "[::1]:")
 REFRESHED_TOPICS_MAX: Final = 1_000  # Topics of one group in one question.
 
 
@@ -140,7 +147,8 @@ class BrokerGroups:
     async def connect(self, deadline: Deadline) -> None:
         """Find the cluster: one node that answers, then the other groups.
 
-        Raises UnavailableError when no node answers in time, other errors if waiting does not help.
+        Raises UnavailableError when no node can be reached in time, ConnectTimeoutError when none
+        answers, other errors if waiting does not help.
         """
         router, backoff = self._first.router, Backoff(deadline)
         while True:
@@ -151,11 +159,18 @@ class BrokerGroups:
                 if router.is_final:
                     raise
                 if deadline.has_passed:
-                    cause = error.message.removesuffix("; is the node running?")
-                    raise UnavailableError(
+                    what = (
                         f"none of {', '.join(self.bootstrap)} answered within "
-                        f"{deadline.timeout_ms:.0f} ms ({cause}); check that nodes run there"
-                    ) from error
+                        f"{deadline.timeout_ms:.0f} ms"
+                    )
+                    remedy = "check that nodes run there"
+                    cause = error.message.removesuffix("; is the node running?")
+                    unavailable = UnavailableError(f"{what} ({cause}); {remedy}")
+                    if isinstance(error, DeadlineError):
+                        unavailable = ConnectTimeoutError(f"{what}; allow more time, or {remedy}")
+                    if all(one.startswith(_LOOPBACK) for one in self.bootstrap):
+                        unavailable.proposal = "start nodes here with 'qlog local start', or "
+                    raise unavailable from error
             await backoff.pause()
         await self._survey()
         # One attempt is enough: a group that does not answer now is away until it does.

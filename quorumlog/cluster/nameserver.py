@@ -32,6 +32,7 @@ STATUS_TIMEOUT_MS: Final = 2_000  # For each replica in `status`.
 _ASK_ANOTHER: Final = frozenset(
     {"nameserver.off", "nameserver.failed", "nameserver.no_quorum", "node.shutting_down"}
 )
+_READS: Final = (pb.GetValuesRequest, pb.TopicRouteRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,8 @@ class NameServers:
                 return await self._once(address, request, self._timeout_s)
             except QuorumlogError as error:
                 is_away = isinstance(error, UnavailableError | DeadlineError | UnimplementedError)
+                if is_away and isinstance(request, _READS):
+                    error.outcome = Outcome.NOT_APPLIED
                 is_unsent = is_away and error.outcome is Outcome.NOT_APPLIED
                 if not is_unsent and error.code not in _ASK_ANOTHER:
                     raise
@@ -184,8 +187,13 @@ class NameServers:
         raise last_error
 
     async def _once(self, address: str, request: Any, timeout_s: float) -> Any:
-        service = stub(self._channels.get(address).channel, pb.DESCRIPTOR)
-        return await answer_of(address, getattr(service, method_of(request)), request, timeout_s)
+        node = self._channels.get(address)
+        call = getattr(stub(node.channel, pb.DESCRIPTOR), method_of(request))
+        try:
+            return await answer_of(address, call, request, timeout_s)
+        except QuorumlogError as error:
+            failure = await node.explained(error)
+        raise failure
 
     async def _status_of(self, server: str) -> ReplicaStatus:
         request = pb.NameServerStatusRequest()

@@ -88,5 +88,7 @@ def _late(
     attempts: int,
     do: str = "allow more time or look at the cluster (qlog cluster status)",
 ) -> str:
-    because = "" if last is None else f", the last with {last.code}: {last.message}"
-    return f"{what} was not done within {timeout_ms:.0f} ms in {attempts} attempts{because}; {do}"
+    tried = f" in {attempts} attempt{'' if attempts == 1 else 's'}" if attempts else ""
+    head = ", the last with" if attempts else ":"
+    because = "" if last is None else f"{head} {last.code}: {last.message}"
+    return f"{what} was not done within {timeout_ms:.0f} ms{tried}{because}; {do}"

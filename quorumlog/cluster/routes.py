@@ -19,9 +19,10 @@ from typing import Final
 from quorumlog.cluster.channels import CHANNELS_MAX, Channels, NodeChannel, answer_of
 from quorumlog.cluster.full_disks import FullDisks
 from quorumlog.cluster.retry import Deadline
-from quorumlog.cluster.tls_trouble import TLS_TROUBLE
 from quorumlog.errors import (
+    DeadlineError,
     InvalidRequestError,
+    NoTlsError,
     QuorumlogError,
     StoreFullError,
     UnavailableError,
@@ -221,7 +222,7 @@ class Router:
         """
         await self._wait_for_search(deadline, until_found=False)
         if not self._is_answered:
-            raise self._last_error or UnavailableError("no node answered in time; ask again")
+            raise self._last_error or DeadlineError("no node answered in time; ask again")
 
     async def _wait_for_search(self, deadline: Deadline, *, until_found: bool) -> None:
         """Wait for the running search, or start one, which outlives its starter."""
@@ -283,8 +284,7 @@ class Router:
         if isinstance(answer, QuorumlogError):
             poll.last_error = answer
             # A node of another cluster fails the search only if no other node answers.
-            is_final = isinstance(answer, WrongClusterError | UnimplementedError)
-            is_final = is_final or answer.code == TLS_TROUBLE
+            is_final = isinstance(answer, WrongClusterError | UnimplementedError | NoTlsError)
             poll.is_final = is_final and not poll.answered
             return
         poll.is_final = False

@@ -4,13 +4,12 @@ Owns which of the files go together. Must not know where the paths come from: a 
 line, or a job of Spark.
 """
 
-import codecs
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quorumlog.arguments import check_path
-from quorumlog.errors import InvalidRequestError
+from quorumlog.errors import InvalidRequestError, PemFileError
 from quorumlog.tls_words import reason_of_key
+from quorumlog.user_files import CERTIFICATE, PRIVATE_KEY, UserFileError, read_pem
 
 if TYPE_CHECKING:
     import ssl
@@ -44,7 +43,7 @@ class ClientTls(NamedTuple):
         """Read the files, as they are now. None, for no TLS, if none is given.
 
         Raises InvalidRequestError for a certificate without its key or a key without its
-        certificate or a file that is no PEM, and OSError for a file that cannot be read.
+        certificate, PemFileError for a file that cannot be used.
         """
         for name, path in self._asdict().items():
             check_path(name, path)
@@ -59,9 +58,8 @@ class ClientTls(NamedTuple):
 
         import grpc
 
-        ca, certificate, key = (
-            Path(path).read_bytes().removeprefix(codecs.BOM_UTF8) if path else None for path in self
-        )
+        ca, certificate = (_pem(path, CERTIFICATE) for path in (self.ca, self.certificate))
+        key = _pem(self.key, PRIVATE_KEY)
         context = ssl.create_default_context() if ca is None else _trusting(self.ca)
         if key is not None:
             try:
@@ -72,7 +70,7 @@ class ClientTls(NamedTuple):
                 )
             except ssl.SSLError as error:
                 _trusting(self.certificate)  # Names this file, if the fault is its own.
-                raise _of_key(self.key, key, error) from None
+                raise _unusable(self.key, *reason_of_key(key, error, self.key)) from None
         if ca is None:  # gRPC would trust others than frames do, of its own.
             authorities = context.get_ca_certs(binary_form=True)
             ca = "".join(map(ssl.DER_cert_to_PEM_cert, authorities)).encode() or None
@@ -85,15 +83,21 @@ def _trusting(path: str) -> "ssl.SSLContext":
     try:
         return ssl.create_default_context(cafile=path)
     except ssl.SSLError:
-        raise InvalidRequestError(
-            f"TLS cannot use {path}: no certificate in PEM can be read; write certificates as PEM, "
-            f"from BEGIN CERTIFICATE to END CERTIFICATE"
-        ) from None
+        do = "write certificates as PEM, from BEGIN CERTIFICATE to END CERTIFICATE"
+        raise _unusable(path, "no certificate in PEM can be read", do) from None
 
 
-def _of_key(path: str, key: bytes, error: Exception) -> InvalidRequestError:
-    reason = reason_of_key(key, error, path)
-    return InvalidRequestError(f"TLS cannot use {path}: {reason}")
+def _pem(path: str, holds: str) -> bytes | None:
+    try:
+        return read_pem(path, holds) if path else None
+    except UserFileError as error:
+        raise _unusable(path, error.what, error.do) from None
+
+
+def _unusable(path: str, cause: str, do: str) -> PemFileError:
+    error = PemFileError(f"TLS cannot use {path}: {cause}; {do}")
+    error.cause = cause
+    return error
 
 
 NO_TLS: Final = ClientTls()

@@ -10,7 +10,7 @@ import ssl
 from typing import Final
 
 from quorumlog.cluster.tls import ClientTls, TlsCredentials
-from quorumlog.errors import QuorumlogError, UnavailableError
+from quorumlog.errors import NoTlsError, QuorumlogError
 from quorumlog.tls_words import (
     DATES,
     DEMANDS_ONE,
@@ -21,12 +21,11 @@ from quorumlog.tls_words import (
     reason_of,
 )
 
-TLS_TROUBLE: Final = "client.tls"
 _MARKS: Final = ("andshake failed", "Verification", "Socket closed", "Secure read", "reset by peer")
 _PATIENCE_S: Final = 0.5
 _TRIES: Final = 2
 """A node that ends closes connections, too, but takes no other one."""
-_FILES: Final = "(ClientTls, or the variables QUORUMLOG_CLIENT_TLS_...)"
+_FILES: Final = "(ClientTls, the variables QUORUMLOG_CLIENT_TLS_..., or qlog context)"
 
 
 async def as_tls_trouble(
@@ -53,8 +52,9 @@ async def as_tls_trouble(
             what, do = f"{what}, and {dates.what}", dates.do
     elif reason is DEMANDS_ONE:
         do = f"give the client a certificate and its key {_FILES}"
-    text = f"{address}: {what}; {do}"
-    return UnavailableError(text, code=TLS_TROUBLE, retryable=False)
+    trouble = NoTlsError(f"no TLS with {address}: {what}; {do}")
+    trouble.cause = what
+    return trouble
 
 
 async def _found(address: str, tls: TlsCredentials | None) -> TlsReason | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog import errors
-from quorumlog.arguments import check_number, checked, checks_itself
+from quorumlog.arguments import checked, checks_itself, shown, whole_number
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.close_once import Closing
 from quorumlog.cluster.forks import forks
@@ -458,10 +458,9 @@ class Producer(Closing):
 
     def _limit(self, timeout_ms: int) -> Deadline:
         """Return the limit of one call. Raises InvalidRequestError beyond the producer's own."""
-        check_number("timeout_ms", timeout_ms)
-        if not 0 < timeout_ms <= self._timeout_ms:
-            text = f"timeout_ms is {timeout_ms}; use 1 to {self._timeout_ms}, that of the producer"
-            raise errors.InvalidRequestError(text)
+        if not 0 < whole_number("timeout_ms", timeout_ms) <= self._timeout_ms:
+            wanted = f"use 1 to {self._timeout_ms}, that of the producer"
+            raise errors.InvalidRequestError(f"timeout_ms is {shown(timeout_ms)}; {wanted}")
         return Deadline(timeout_ms)
 
     def _on_done(self, batch: Batch) -> None:

@@ -17,6 +17,11 @@ Position = int | str
 is that many messages before the end."""
 
 OFFSET_MAX: Final = (1 << 63) - 1
+POSITIONS: Final = (
+    f"an offset from 0 to {OFFSET_MAX}, 'first', 'end', '-100', or '@TIME' with Unix ms or ISO "
+    "8601, as in '@2026-01-31T12:00:00Z'"
+)
+"""What errors say of a Position."""
 FIRST: Final = "first"
 END: Final = "end"
 
@@ -68,45 +73,40 @@ class Time:
     unix_ms: int
 
 
-def parse_position(position: Position) -> int | str | Time:
+def parse_position(position: Position, name: str = "position") -> int | str | Time:
     """Return an offset, FIRST, END or a Time; of "-100" the number -100. Raises
-    InvalidRequestError."""
+    InvalidRequestError, which names the argument."""
     if isinstance(position, int):  # `arguments` has looked at its range.
         return position
     text = str(position)
     if text in (FIRST, END):
         return text
-    if text.isascii() and text.isdecimal():
-        return _number(text)
-    if text.startswith("-") and text[1:].isascii() and text[1:].isdecimal() and int(text[1:20]):
-        return -_number(text[1:])
-    if text.startswith("@"):
-        return Time(_unix_ms(text[1:]))
-    raise InvalidRequestError(
-        f"position {position!r:.100} makes no sense; use an offset, 'first', 'end', "
-        "'@TIME' or '-100'"
-    )
+    if text.startswith("@") and (unix_ms := _unix_ms(text[1:])) is not None:
+        return Time(unix_ms)
+    number = _number(text.removeprefix("-"))
+    if number is not None and not text.startswith("-"):
+        return number
+    if number:
+        return -number
+    raise InvalidRequestError(f"{name} is {position!r:.100}; use {POSITIONS}")
 
 
-def _unix_ms(text: str) -> int:
+def _unix_ms(text: str) -> int | None:
+    """Return the time that a text means; None: it means none."""
     if text.isascii() and text.isdecimal():
         return _number(text)
     try:
         # Without a zone: local time, as people type it. There are no store times before 1970.
         return max(0, int(datetime.datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError):
-        raise InvalidRequestError(
-            f"time {text!r:.100} makes no sense; use Unix ms or ISO 8601, as in "
-            f"2026-01-31T12:00:00Z"
-        ) from None
+        return None
 
 
-def _number(text: str) -> int:
-    """Return the number that decimal digits mean. Raises InvalidRequestError if it is too large."""
-    if len(text) > len(str(OFFSET_MAX)) or int(text) > OFFSET_MAX:
-        shown = f"{text:.40} ({len(text)} digits)"
-        raise InvalidRequestError(f"{shown} is too large a number; use {OFFSET_MAX} at most")
-    return int(text)
+def _number(text: str) -> int | None:
+    """Return the number that decimal digits mean; None: they mean none, or one too large."""
+    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(OFFSET_MAX)):
+        return None
+    return number if (number := int(text)) <= OFFSET_MAX else None
 
 
 class Decision(enum.StrEnum):

@@ -38,6 +38,22 @@ def read_kernel_boot_id() -> str:
         return file.read().strip()
 
 
+def lock_holder(directory: str) -> int:
+    """Return the id of the process that has the lock of a directory; 0: none has, or it names
+    no process. Takes no lock."""
+    try:
+        fd = os.open(os.path.join(directory, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        query = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        found = FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, query))[0]
+        word = os.read(fd, _CONTENT_SIZE_BYTES_MAX).partition(b" ")[0]
+    finally:
+        os.close(fd)
+    return int(word) if found != fcntl.F_UNLCK and word.isdigit() else 0
+
+
 @dataclass(frozen=True, slots=True)
 class LastRun:
     """How the previous run ended.

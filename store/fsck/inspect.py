@@ -22,13 +22,17 @@ from store.files.descriptor_cache import DescriptorCache
 from store.fsck.checks.meta import read_starts, read_trust, stray_files
 from store.fsck.files import OPEN_FILES_MAX, Place, ReadOnlyFileSystem, Segments, holder_of
 from store.fsck.layout import GivenSettings, Layout, detect, index_names
-from store.fsck.types import NO_OWNER_FILES, OwnerFiles, Part, Severity
+from store.fsck.types import NO_OWNER_FILES, OwnerFiles, Part, Progress, Severity, no_progress
 
 Row = dict[str, object]
 
 
 def inspect(
-    root: str, *, given: GivenSettings | None = None, owner: OwnerFiles = NO_OWNER_FILES
+    root: str,
+    progress: Progress = no_progress,
+    *,
+    given: GivenSettings | None = None,
+    owner: OwnerFiles = NO_OWNER_FILES,
 ) -> Row:
     """Return the content of a directory, as plain values that JSON knows.
 
@@ -36,7 +40,7 @@ def inspect(
     """
     inspection = _Inspection(root, given, owner)
     try:
-        return inspection.row()
+        return inspection.row(progress)
     finally:
         inspection.place.descriptors.close()
 
@@ -59,7 +63,7 @@ class _Inspection:
         self._config = self._layout.config
         self.place = Place(self._fs, DescriptorCache(self._fs, OPEN_FILES_MAX), root)
 
-    def row(self) -> Row:
+    def row(self, progress: Progress) -> Row:
         """Read the parts that are cheap to read."""
         root, layout = self._root, self._layout
         size_bytes = self._config.file_size_bytes
@@ -67,7 +71,10 @@ class _Inspection:
         trust, _ = read_trust(self._fs, root, log_is_empty=not log.files)
         mark = trust.mark
         free_bytes, disk_bytes = self._fs.free_bytes(root)
-        queues = list(queue_ranges(self.place, self._config, log.position))
+        queues: list[QueueRange] = []
+        for queue in queue_ranges(self.place, self._config, log.position):
+            queues.append(queue)
+            progress("queues", len(queues), 0)
         strays = [*stray_files(self._fs, root, layout, self._owner.names), *log.findings]
         return {
             "directory": os.path.abspath(root),
@@ -85,11 +92,7 @@ class _Inspection:
             "dispatched_log_position": mark.dispatched_position if mark else None,
             "dispatched_durable_log_position": mark.dispatched_durable_position if mark else None,
             "known_good_log_position": trust.known_good_position if mark else None,
-            "used_bytes": sum(  # Of the files on disk, holes left out.
-                os.lstat(os.path.join(directory, name)).st_blocks * 512
-                for directory, _, names in os.walk(root)
-                for name in names
-            ),
+            "used_bytes": self._used_bytes(progress),
             "disk_free_bytes": free_bytes,
             "disk_size_bytes": disk_bytes,
             "left_over": [f.path for f in strays if f.severity is Severity.LEFT_OVER],
@@ -111,6 +114,16 @@ class _Inspection:
             "index_files": self._index_files(),
             "checkpoint": self._checkpoint(),
         }
+
+    def _used_bytes(self, progress: Progress) -> int:
+        """Return what the files take on the disk, holes left out."""
+        used_bytes = count = 0
+        for directory, _, names in os.walk(self._root):
+            for name in names:
+                used_bytes += os.lstat(os.path.join(directory, name)).st_blocks * 512
+            count += len(names)
+            progress("files", count, 0)
+        return used_bytes
 
     def _log_row(self, log: Segments) -> Row:
         """Return how far the log goes, by its last byte that is not zero."""

@@ -16,7 +16,8 @@ from store.files.file_system import FileSystem
 from store.ledger.start import LogStart
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total) during long steps; the unit is bytes, or files for `files`."""
+"""Called with (what, done, total) during long steps; the unit is bytes, or files for `files`
+and queues for `queues`. A total of 0 is not known."""
 
 
 def no_progress(what: str, done: int, total: int) -> None:

@@ -23,7 +23,6 @@ FIXTURE = re.findall(
     re.M | re.S,
 )[0]
 MISSING = "the server of QuorumLog is not installed, and this command needs it"
-pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +90,29 @@ def installed(
         here.run("qlog", "local", "stop")
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (["--help"], 0, ""),
+        ([], 2, "Missing argument 'OUT'.\n  why: .+"),
+        (["file"], 2, "Invalid value for 'OUT': Directory 'file' is a file.\n  why: .+"),
+        (["file/out"], 3, "file/out: Not a directory\n  why: .+"),
+        (["out"], 3, "the distribution of the client cannot be built\n  why: .+no room"),
+    ],
+)
+def test_a_failed_build_says_why(words: list[str], code: int, what: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "setuptools.py").write_text("raise SystemExit('no room')")
+    command = [sys.executable, "-P", "-m", "deploy.build_packages", *words]
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, check=False)
+    error = f"error: {what}\n  do:  .+\n$" if code else "^$"
+    assert done.returncode == code
+    assert re.search(error, done.stderr.decode())
+    assert not (tmp_path / "--help").exists()
+
+
+@pytest.mark.long
 def test_the_wheels_are_a_client_and_then_a_cluster(
     installed: Installed, wheels: dict[str, Path]
 ) -> None:

@@ -5,7 +5,6 @@ import importlib.metadata
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -18,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local import LocalCluster
 from node.config.load import load
-from qlog import main
 from tests import missing
 from tests.deploy.test_scripts import closure
-from tests.tidy.documents import wrong_commands
+from tests.patience import wait_for
 
 ROOT = Path(__file__).parents[2]
 CONTAINER = ROOT / "deploy" / "container"
@@ -54,18 +53,41 @@ SERVE = command(instructions("ENTRYPOINT")[0]) + command(instructions("CMD")[0])
 def environment(node_id: int) -> dict[str, str]:
     """Return the variables of a node: of the image and of compose.yaml."""
     image = dict(line.split("=", 1) for line in instructions("ENV"))
-    settings = dict(re.findall(r'^  (QUORUMLOG_\w+): "?([^"\n]+)', COMPOSE, re.M))
+    settings = dict(re.findall(r'^  ([A-Z_]+): "?([^"\n]+)', COMPOSE, re.M))
     return {**image, **settings, "QUORUMLOG_NODE_ID": str(node_id)}
 
 
-def test_the_image_copies_what_is_there_and_calls_commands_that_are_there() -> None:
-    sources = [words for words in map(str.split, instructions("COPY")) if words[0][0] != "-"]
-    assert [one for *files, _ in sources for one in files if not (ROOT / one).exists()] == []
+def test_the_image_copies_what_is_there_and_serves() -> None:
+    assert instructions("COPY")[0] == ". ."
+    everything, *sources, ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()[1:]
+    assert (everything, ignored) == ("*", "**/__pycache__")
+    assert [one for one in sources if one[0] != "!" or not [*ROOT.glob(one[1:])]] == []
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
     named = {name for name in packages["packages"]["find"]["include"] if "." not in name}
-    assert named <= {words[-1] for words in sources}
-    shown = "\n".join(["```", shlex.join(HEALTH), shlex.join(SERVE), "```"])
-    assert list(wrong_commands("Dockerfile", shown, main)) == []
+    assert named <= {one[1:] for one in sources}
+    assert SERVE == ["qlog", "serve"]
+
+
+def test_the_health_check_asks_this_node_alone(tmp_path: Path) -> None:
+    """A node that waits for others is healthy, and is not ready."""
+
+    def health(page: str) -> int:
+        variables = image | {"HEALTH_PAGE": page, "http_proxy": "http://127.0.0.1:9"}
+        command = [sys.executable, *HEALTH[1:]]
+        return subprocess.run(command, env=variables, check=False).returncode
+
+    image = dict(line.split("=", 1) for line in instructions("ENV"))
+    assert (image["HEALTH_PAGE"], environment(1)["HEALTH_PAGE"]) == ("/live", "/ready")
+    cluster = LocalCluster.create(tmp_path / "c", 2)
+    try:
+        cluster.start(1)
+        image["QUORUMLOG_HTTP_LISTEN"] = cluster.status()[0].http_address
+        wait_for("the port", lambda: health("/live") == 0)
+        assert health("/ready") == 1
+        cluster.start(2)
+        wait_for("the leader", lambda: health("/ready") == 0)
+    finally:
+        cluster.stop()
 
 
 def test_the_nodes_of_compose_take_their_settings_and_agree_on_ports(tmp_path: Path) -> None:
@@ -85,11 +107,13 @@ def test_the_nodes_of_compose_take_their_settings_and_agree_on_ports(tmp_path: P
         assert scraped in (CONTAINER / "prometheus.yml").read_text("utf-8")
         ports = [settings.listen.port, settings.peer_listen.port, settings.http_listen.port]
         assert {*map(str, ports), str(settings.listen.port + 1000)} == {*exposed}
-    assert HEALTH[-1] == f"127.0.0.1:{exposed[0]}"
     stop_s = int(re.findall(r"stop_grace_period: (\d+)s", COMPOSE)[0])
     assert stop_s * 1000 > settings.drain_timeout_ms + 30_000
     mounted = re.findall(r"(\.\.?/[\w./-]*):/", COMPOSE)
     assert len(mounted) == 3
+    volumes = set(re.findall(r"(\w+): {}", COMPOSE))
+    assert volumes == set(re.findall(r"[\" ](\w+):/", COMPOSE)) >= {"prometheus", "grafana"}
+    assert COMPOSE.count("restart: unless-stopped") == 3
     assert [name for name in mounted if not (CONTAINER / name).exists()] == []
 
 

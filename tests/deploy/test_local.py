@@ -66,9 +66,10 @@ def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
         assert "made with another --nodes" in refused
 
         assert local(root, "kill", "--leader").stdout == f"killed node {leader}\n"
-        assert local(root, "kill", "--node", str(leader)).stdout == (
-            f"node {leader} was not running\n"
-        )
+        for verb in ("kill", "pause", "resume"):
+            refused = local(root, verb, "--node", str(leader), code=3).stderr
+            assert f"error: node {leader} of {root} does not run" in refused
+            assert f"start it: qlog local start --dir {root}" in refused
         seen = states(root, code=1)
         assert all(s["leader_id"] != leader and s["detail"] != f"node {leader} leads"
                    for s in seen.values()), "a dead leader leads"  # fmt: skip
@@ -98,7 +99,7 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "my cluster"
-    monkeypatch.setattr("qlog.connection.DEFAULT_PORT", free_ports(1)[0])
+    monkeypatch.setattr("qlog.connection.DEFAULT_SERVER", f"127.0.0.1:{free_ports(1)[0]}")
     monkeypatch.delenv(SERVER_VARIABLE, raising=False)
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "another"))
 
@@ -112,7 +113,7 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
 
     hints = local(root, "start", "--nodes", "1").stdout.partition("next:\n")[2].splitlines()
     try:
-        export, create, status, stop = hints
+        _, export, create, status, stop = hints
         refused = local(root, "purge", "--yes", code=3)
         assert "node 1 of" in refused.stderr
         variable, value = shlex.split(export, comments=True)[1].split("=")
@@ -147,16 +148,17 @@ def test_a_small_cluster_is_small_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_start_waits_for_no_removed_member(tmp_path: Path) -> None:
+def test_a_start_leaves_a_removed_member_out(tmp_path: Path) -> None:
     with LocalCluster.create(tmp_path, 3, settings=SMALL) as cluster:
         removed = cluster.leader_id() % 3 + 1
         with sync.connect(cluster.bootstrap) as client:
             client.admin.remove_member(removed)
-    assert "started 3 nodes" in local(tmp_path, "start").stdout
+    assert states(tmp_path, code=1)[removed]["role"] == "removed"
+    assert "started 2 nodes" in local(tmp_path, "start").stdout
     try:
-        seen = states(tmp_path)
-        assert [n for n in seen if not seen[n]["is_ready"]] == [removed]
-        assert seen[removed]["role"] == "removed"
+        local(tmp_path, "restart")
+        removed_state = states(tmp_path)[removed]
+        assert (removed_state["state"], removed_state["role"]) == ("stopped", "removed")
     finally:
         cluster.stop()
         LocalCluster.open(tmp_path).stop()
@@ -194,9 +196,45 @@ def test_a_leader_is_paused_and_another_process_takes_the_cluster_over(tmp_path:
     assert states == {leader: "dead", **dict.fromkeys(others, "stopped")}  # It did not kill it.
 
 
+def test_a_node_that_another_command_started_is_found_and_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LocalCluster.create(tmp_path, 1, settings=SMALL)
+    monkeypatch.delenv(SERVER_VARIABLE, raising=False)
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    command = [sys.executable, "-P", "-m", "node", "--config", str(tmp_path / "node-1/node.toml")]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as node:
+        wait_for("the node", (tmp_path / "node-1/data/node.json").exists)
+        assert "all nodes were running already" in local(tmp_path, "start").stdout
+        state = states(tmp_path)[1]
+        assert (state["state"], state["pid"]) == ("running", node.pid)
+        assert state["detail"] == "runs, not started by qlog local; leads"
+        assert CliRunner().invoke(main, ["topic", "list"]).exit_code == 0
+        assert local(tmp_path, "stop").stdout == "stopped 1 node\n"
+    assert node.returncode == 0
+    assert states(tmp_path, code=1)[1]["state"] == "stopped"
+
+
+def test_a_first_start_with_wrong_settings_makes_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "c"
+    for setting in ("wrong=1", "heartbeat_ms=1", "flush=null", "a b=1"):
+        assert setting.partition("=")[0] in (
+            local(root, "start", "--setting", setting, code=2).stderr
+        )
+        assert not root.exists(), setting
+    taken = local(root, "start", "--nodes", "1", "--setting", "listen=192.0.2.1:1", code=3).stderr
+    assert "cannot listen on 192.0.2.1:1" in taken
+    assert "no node runs" in taken
+    assert "no local cluster" in local(root, "status", code=4).stderr
+    assert "started 1 node;" in local(root, "start", "--nodes", "1").stdout
+    local(root, "stop")
+
+
 @pytest.mark.long
 def test_a_node_that_cannot_start_is_said_at_once_with_its_last_words(tmp_path: Path) -> None:
-    cluster = LocalCluster.create(tmp_path, 1, settings={"heartbeat_ms": 1})
+    cluster = LocalCluster.create(tmp_path, 1)
+    with (cluster.node_directory(1) / "node.toml").open("a") as file:
+        file.write("wrong = 1")
     cluster.start()
     with pytest.raises(LocalError) as caught:
         cluster.wait_ready()

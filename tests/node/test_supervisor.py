@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 
@@ -129,8 +130,37 @@ def test_the_unit_starts_this_program_with_the_settings_of_a_file(tmp_path: Path
     command = f"ExecStart={sys.executable} -P -m qlog serve --config "
     assert f"{command}/etc/quorumlog/node.toml\n" in unit()
     config = tmp_path / "own.toml"
-    config.write_text(f'node_id = 1\ndirectory = "{tmp_path}/data"\n')
+    config.write_text('node_id = 1\ndirectory = "/srv/own data"\n')
     assert f"{command}{config}\n" in unit("--config", str(config))
-    assert f"ReadWritePaths={tmp_path}/data\n" in unit("--config", str(config))
+    assert 'ReadWritePaths="/srv/own data"\n' in unit("--config", str(config))
     said = unit("--node-id", "1", code=2).splitlines()
     assert said[0] == "error: a unit has its settings in a file, and --node-id is an option"
+
+
+@pytest.mark.parametrize(
+    ("directory", "code"),
+    [("/home", 2), ("/tmp/data", 2), ("/run/data", 2), ("data", 2), ("", 78)],
+)
+def test_the_unit_refuses_a_directory_that_its_node_would_not_have(
+    directory: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORUMLOG_DIRECTORY", "/srv/data")  # Of this shell alone.
+    config = tmp_path / "own.toml"
+    config.write_text(f"node_id = 1\n{f'directory = {directory!r}' if directory else ''}\n")
+    what, why, _ = unit("--config", str(config), code=code).splitlines()
+    assert f"directory {directory}" in what + why
+
+
+def test_the_unit_names_files_that_it_hides() -> None:
+    with NamedTemporaryFile("w", dir="/tmp", suffix=".toml") as file:
+        file.write("node_id = 1\ndirectory = '/srv/data'\n")
+        file.flush()
+        words = ["serve", "--print-unit", "--config", file.name]
+        program = f"import sys; sys.executable = '/tmp/python'; import qlog; qlog.main({words})"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+        file.write(f"secret_file = {file.name!r}\n")
+        file.flush()
+        refused = unit("--config", file.name, code=2)
+    hidden = re.findall("^note: the unit hides (.*) from its node;", done.stderr.decode(), re.M)
+    assert {*hidden} >= {"/tmp/python", file.name}
+    assert refused.startswith(f"error: the unit hides secret_file {file.name} from its node\n")

@@ -1,8 +1,10 @@
 """Where commands look for the cluster, and how signals end them."""
 
 import asyncio
+import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +28,7 @@ from qlog.connection import (
     until,
 )
 from qlog.transport import TRANSPORT_VARIABLE, transport, transport_option
+from quorumlog.command_errors import ExitCode
 from quorumlog.errors import InvalidRequestError
 from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE
 from tests.patience import PATIENCE_S
@@ -84,16 +87,48 @@ def test_tls_needs_a_certificate_with_its_key(
             with pytest.raises(CliError, match="only one of"):
                 tls_files(None)
     monkeypatch.setenv(CA_VARIABLE, str(tmp_path / "none.pem"))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(InvalidRequestError, match="there is no such file"):
         tls_files(None).credentials()
 
 
 def test_irreversible_commands_need_a_yes_without_a_terminal() -> None:
     result = CliRunner().invoke(main, ["topic", "delete", "orders", "-s", "127.0.0.1:1"])
     assert result.exit_code == 3
-    assert "orders" in result.stderr
-    assert "run it again with --yes" in result.stderr
+    assert result.stderr.splitlines() == [
+        "error: it needs a confirmation: Delete topic orders and all its messages?",
+        "  why: stdin is no terminal, and a command that cannot be undone needs --yes there",
+        "  do:  run it again with --yes",
+    ]
     confirm("?", is_confirmed=True)
+
+
+def test_a_no_changes_nothing_and_is_no_interrupt() -> None:
+    ours, theirs = os.openpty()
+    program = "from qlog import main; main(prog_name='qlog')"
+    words = ["topic", "delete", "orders", "-s", "127.0.0.1:1"]
+    with open(ours, "wb", buffering=0) as terminal, open(theirs, "rb", buffering=0) as stdin:
+        terminal.write(b"n\n")
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("nothing was changed\n")
+
+
+@pytest.mark.parametrize(
+    ("server", "is_near"), [("127.0.0.1:1", True), ("[::1]:1,localhost:1", True), ("0:1", False)]
+)
+def test_where_no_node_answers_on_this_machine_the_local_cluster_is_named(
+    server: str, is_near: bool
+) -> None:
+    words = ["topic", "list", "-s", server, "--timeout", "100ms"]
+    do = CliRunner().invoke(main, words).stderr.splitlines()[-1]
+    assert do.endswith("check that nodes run there")
+    assert ("start nodes here with 'qlog local start', or check" in do) is is_near
 
 
 async def test_signals_set_events_one_after_the_other() -> None:
@@ -142,6 +177,18 @@ async def test_work_ends_by_itself_or_when_told_and_a_helper_with_it_or_before()
     assert ended == ["told", "helper", "work"]
 
 
+async def test_of_two_that_fail_at_once_the_work_is_heard_and_the_helper_dropped() -> None:
+    async def fail(why: str) -> None:
+        raise ValueError(why)
+
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, met: reported.append(met))
+    with pytest.raises(ValueError, match="work"):
+        await beside(fail("helper"), fail("work"))
+    gc.collect()
+    assert not reported
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_name_both_commands(shell: str) -> None:
     result = CliRunner().invoke(main, ["completion", shell])
@@ -150,21 +197,32 @@ def test_completion_scripts_name_both_commands(shell: str) -> None:
     assert "_QUORUMLOG_COMPLETE" in result.stdout
 
 
-def test_the_shell_gets_completions() -> None:
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("topic cr", ["create"]),
+        ("explain client.dead", ["client.deadline"]),
+        ("context use ", ["default"]),
+        ("local kill --dir {} --node 1", ["1", "12"]),
+    ],
+)
+def test_the_shell_gets_completions(words: str, shown: list[str], tmp_path: Path) -> None:
+    (tmp_path / STATE_FILE).write_text('{"nodes": {"1": {}, "12": {}, "2": {}}}')
     program = "from qlog import main; main(prog_name='qlog')"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={
             **os.environ,
             "_QLOG_COMPLETE": "bash_complete",
-            "COMP_WORDS": "qlog topic cr",
-            "COMP_CWORD": "2",
+            "XDG_CONFIG_HOME": str(tmp_path),
+            "COMP_WORDS": f"qlog {words.format(tmp_path)}",
+            "COMP_CWORD": str(len(words.split(" "))),
         },
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout == "plain,create\n"
+    assert done.stdout.splitlines() == [f"plain,{name}" for name in shown]
 
 
 # `qlog --transport` and its variable.
@@ -242,6 +300,17 @@ def test_a_command_looks_two_seconds_for_a_node(
     result = CliRunner().invoke(main, [*words.split(), "-s", "127.0.0.1:1"], prog_name="qlog")
     assert "_Looked" in result.stderr
     assert (given["connect_timeout_ms"], given["timeout_ms"]) == (connect_ms, timeout_ms)
+
+
+@pytest.mark.parametrize("words", ["topic list", "produce t", "consume t", "nameserver get a"])
+def test_a_node_that_does_not_answer_in_time_is_a_timeout(words: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        line = [*words.split(), "-s", address, "--timeout", "1ms"]
+        result = CliRunner().invoke(main, line, input="x", prog_name="qlog")
+    assert result.exit_code == ExitCode.TIMEOUT, result.output
+    assert address in result.stderr
+    assert "unknown" not in result.stderr
 
 
 def test_a_damaged_file_of_the_local_cluster_leads_to_no_other_one(tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ def test_wrong_usage_is_three_lines_and_code_2() -> None:
         ),
         (ExceptionGroup("tasks", [FULL, ValueError("late")]), "segment 3", "the disk", "free it"),
         (PermissionError(13, "Permission denied", "x.log"), "x.log: Permission denied", "", ""),
+        (PermissionError(13, "Permission denied"), "a system call in body: Permission", "", ""),
         (click.FileError("x", "gone"), "", "", ""),
         (
             ModuleNotFoundError("No module named 'pyarrow.lib'", name="pyarrow.lib"),
@@ -169,6 +170,15 @@ def test_an_error_of_a_command_is_three_lines_and_code_3(
     ("arguments", "do"),
     [
         (("topc",), "did you mean 'topic' or 'top'? else see qlog --help"),
+        (
+            ("status",),
+            "did you mean 'delay status' or 'cluster status' or 'ha status' or 'nameserver status' "
+            "or 'local status'? else see qlog --help",
+        ),
+        (("start",), "did you mean 'local start'? else see qlog --help"),
+        (("nodes",), "did you mean 'cluster members'? else see qlog --help"),
+        (("topic", "ls"), "did you mean 'list'? else see qlog topic --help"),
+        (("version",), "did you mean '--version'? else see qlog --help"),
         (("topic", "descrbe"), "did you mean 'describe'? else see qlog topic --help"),
         (
             ("topic", "list", "--serverr"),
@@ -179,6 +189,13 @@ def test_an_error_of_a_command_is_three_lines_and_code_3(
 )
 def test_near_names_are_proposed(arguments: tuple[str, ...], do: str) -> None:
     assert do in CliRunner().invoke(main, arguments, prog_name="qlog").stderr
+
+
+def test_help_is_a_command_too() -> None:
+    for words in ((), ("topic",), ("topic", "list")):
+        shown = [CliRunner().invoke(main, one) for one in (["help", *words], [*words, "--help"])]
+        assert shown[0].exit_code == 0
+        assert shown[0].stdout == shown[1].stdout
 
 
 def test_an_error_is_one_json_document_with_the_same_words() -> None:

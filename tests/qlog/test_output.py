@@ -18,7 +18,7 @@ from rich.cells import cell_len
 import qlog
 from qlog import main
 from qlog.command_decorators import Printout, keys_of, print_printout
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.output import Format, cell, output_option, print_record, print_rows
 from tests.tidy import checks
 
 
@@ -43,11 +43,11 @@ class Screen(io.StringIO):
         return True
 
 
-def terminal_of_80(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    """Make a terminal of 80 columns stdout."""
+def terminal_of(columns: int, monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Make a terminal stdout."""
     screen = Screen()
     monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", str(columns))
     return screen
 
 
@@ -81,7 +81,7 @@ def tables() -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def test_every_table_has_whole_values_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = terminal_of_80(monkeypatch)
+    terminal = terminal_of(80, monkeypatch)
     names = []
     for name, table in tables():
         terminal.truncate(terminal.seek(0))
@@ -97,8 +97,15 @@ def test_every_table_has_whole_values_in_80_columns(monkeypatch: pytest.MonkeyPa
     assert not [path for path in sources if "rich.table" in path.read_text()], "a way past these"
 
 
+def test_every_help_has_lines_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, command in checks.commands(main):
+        text = command.get_help(click.Context(command, info_name=name, max_content_width=100))
+        assert [line for line in text.splitlines() if len(line) > 80] == [], name
+
+
 def test_a_folded_table_repeats_what_tells_rows_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = terminal_of_80(monkeypatch)
+    terminal = terminal_of(80, monkeypatch)
     columns = ["topic", "queue_id", "empty", "a" * 30, "b" * 40, "why"]
     row = {"topic": "t", "a" * 30: "x", "b" * 40: "y", "why": "some words " * 5}
     rows = [{**row, "queue_id": number} for number in (0, 10)]
@@ -113,10 +120,27 @@ def test_a_folded_table_repeats_what_tells_rows_apart(monkeypatch: pytest.Monkey
     ]
 
 
+def test_a_narrow_table_names_each_row_in_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(40, monkeypatch)
+    columns = ["cluster_id", "broker_group", "node_id", "address", "version"]
+    row = dict.fromkeys(columns, "x" * 25)
+    print_rows([{**row, "node_id": n} for n in (1, 2)], Format.TABLE, columns=columns)
+    parts = terminal.getvalue().split("\n\n")
+    assert len(parts) > 1
+    for part in parts:
+        assert part.startswith("node_id  ")
+        assert [line.split()[0] for line in part.splitlines() if line[6] != " "][1:] == ["1", "2"]
+    terminal.truncate(terminal.seek(0))
+    print_rows([{**row, "cluster_id": c * 30} for c in "AB"], Format.TABLE, columns=columns)
+    text = terminal.getvalue()
+    assert max(map(len, text.splitlines())) <= 40
+    assert [text.count(c) for c in "AB"] == [30 * len(text.split("\n\n"))] * 2
+
+
 def test_a_wide_table_and_one_in_a_pipe_have_a_line_for_a_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    terminal = terminal_of_80(monkeypatch)
+    terminal = terminal_of(80, monkeypatch)
 
     @click.command()
     @output_option
@@ -126,9 +150,11 @@ def test_a_wide_table_and_one_in_a_pipe_have_a_line_for_a_row(
     show.main(["-o", "wide"], standalone_mode=False)
     wide = terminal.getvalue()
     assert wide.count("\n") == 2
-    assert wide == CliRunner().invoke(show).stdout
+    assert wide == CliRunner(env={"COLUMNS": None}).invoke(show).stdout
     show.main([], standalone_mode=False)
-    assert terminal.getvalue().count("\n") > 4
+    folded = terminal.getvalue().removeprefix(wide)
+    assert folded.count("\n") > 2
+    assert folded == CliRunner().invoke(show).stdout, "COLUMNS decides in a pipe as well"
 
 
 @pytest.mark.parametrize("output", [Format.JSON, Format.JSONL])
@@ -155,3 +181,9 @@ def test_values_that_json_lacks_are_refused() -> None:
 def test_control_characters_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"topic": "a\x1b[31m\nb"}], Format.TABLE, columns=["topic"])
     assert capsys.readouterr().out.splitlines() == ["topic", r"a\x1b[31m\nb"]
+
+
+def test_a_small_number_keeps_three_digits() -> None:
+    numbers = {1234.5678: "1,234.568", 0.5: "0.5", 0.01234: "0.0123", 1.2345e-5: "0.0000123"}
+    numbers |= {0.0: "0", -0.00098765: "-0.000988", 1e-300: "1e-300"}
+    assert {number: cell(number) for number in numbers} == numbers

@@ -1,5 +1,5 @@
-"""Signals of commands: Ctrl-C ends one whose reader has stopped, however it writes; what a parent
-ignored and blocked is taken back."""
+"""Ends of commands from outside: Ctrl-C ends one whose reader has stopped, however it writes; a
+reader that leaves ends one that is quiet; what a parent ignored and blocked is taken back."""
 
 import fcntl
 import os
@@ -12,6 +12,7 @@ import pytest
 
 from quorumlog.command_errors import ExitCode
 from tests.patience import PATIENCE_S, wait_for
+from tests.qlog.running import Qlog
 
 COMMANDS = """
 import click
@@ -78,3 +79,35 @@ main()
 def test_a_command_takes_back_what_its_parent_ignored_and_blocked() -> None:
     ended = subprocess.run([sys.executable, "-c", PARENT, "act"], check=False)
     assert ended.returncode == ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("consume", "{}"),
+        ("consume", "{}", "--group", "g"),
+        ("consume", "{}", "--group", "g", "--pop"),
+        ("topic", "describe", "none", "--until", "exists", "--timeout", "1h"),
+        ("topic", "list", "--watch"),
+        ("top", "--interval", "3600"),
+    ],
+    ids=["pull", "group", "pop", "until", "watch", "top"],
+)
+def test_a_quiet_command_ends_when_its_reader_does(
+    qlog: Qlog, topic: str, words: tuple[str, ...]
+) -> None:
+    reader, writer = os.pipe()
+    with qlog.start(*(word.format(topic) for word in words), stdout=writer) as process:
+        os.close(writer)
+        os.close(reader)
+        assert (process.wait(PATIENCE_S), process.communicate()[1]) == (ExitCode.BROKEN_PIPE, b"")
+
+
+def test_what_a_reader_took_before_it_left_is_committed(qlog: Qlog, topic: str) -> None:
+    qlog("produce", topic, "--file", __file__)
+    with qlog.start("consume", topic, "--group", topic) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(PATIENCE_S) == ExitCode.BROKEN_PIPE
+    assert qlog.json("group", "describe", topic)["lag_count"] == 0

@@ -110,10 +110,8 @@ BAD: Sequence[tuple[str, Any, Any, str]] = [
     ("offsets", Mapping[Queue, int], {"a": 0}, "use a Queue, or a pair of topic and queue id"),
     ("offsets", Mapping[Queue, int], {("a", -1): 0}, "queue_id is -1; use 0"),
     ("check", Callable[[int], int], "no", "check is 'no', a str; use a function"),
-    ("position", int | str, "soon", "position 'soon' makes no sense; use an offset"),
-    ("position", int | str, "9" * 5_000, "is too large a number"),
-    ("position", int | str, "@0001-01-01T00:00:00+23:59x", "makes no sense; use Unix ms"),
-    ("position", int | str, 2**63, "offset is 9223372036854775808; use 0"),
+    ("position", int | str, "9" * 5_000, "position is '9999"),
+    ("position", int | str, "@0001-01-01T00:00:00+23:59x", "+23:59x'; use an offset"),
     ("consistency", quorumlog.Consistency | str, "soon", "'soon' is unknown; use one of leader"),
     ("decision", quorumlog.Decision | str, "maybe", "decision is 'maybe'; use one of commit"),
     ("directory", str, "a\0b", "use a path without 0x00"),
@@ -164,6 +162,48 @@ def test_usable_arguments_are_taken(name: str, annotation: Any, value: Any) -> N
     check = check_for(name, annotation)
     assert check is not None
     check(name, value)
+
+
+OFFSETS = "use an offset from 0 to 9223372036854775807, 'first', 'end', '-100', or '@TIME'"
+PLACES: Mapping[Any, str] = {
+    **dict.fromkeys((-3, 2**63, "ende", "@soon", "-0"), OFFSETS),
+    **dict.fromkeys((1.5, True, b"end"), "; use a whole number or text"),
+}
+TIMES: Mapping[Any, str] = {
+    **dict.fromkeys((-1, 0, 2**40), "use 1 to 86400000"),
+    **dict.fromkeys((1.5, "1"), "; use a whole number"),
+}
+OF_A_PRODUCER: Mapping[Any, str] = dict.fromkeys((-1, 0, 2**40), "use 1 to 30000, that of")
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "wrongs"),
+    [
+        (lambda client, **bad: anext(client.consume("t", **bad)), "position", PLACES),
+        (lambda client, **bad: anext(client.consume("t", **bad)), "until", PLACES),
+        (lambda client, **bad: anext(client.consume("t", group="g", **bad)), "position", PLACES),
+        (lambda client, **bad: client.pull_consumer("t", **bad), "until", PLACES),
+        (lambda client, **bad: client.group_consumer("g", "t", **bad), "position", PLACES),
+        (lambda client, **bad: client.pull_consumer("t").seek(0, **bad), "position", PLACES),
+        (lambda _client, **bad: quorumlog.connect("h:1", **bad), "timeout_ms", TIMES),
+        (lambda client, **bad: client.producer(**bad), "timeout_ms", TIMES),
+        (lambda client, **bad: client.transaction("g", **bad), "timeout_ms", TIMES),
+        (
+            lambda client, **bad: client.producer().send("t", b"", **bad),
+            "timeout_ms",
+            OF_A_PRODUCER,
+        ),
+    ],
+)
+async def test_a_bad_argument_is_named_with_what_to_write(
+    call: Callable[..., Any], name: str, wrongs: Mapping[Any, str]
+) -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        for wrong, said in wrongs.items():
+            with pytest.raises(errors.InvalidRequestError) as refused:
+                await call(client, **{name: wrong})
+            assert str(refused.value).startswith(f"{name} is {wrong!r}"), refused.value
+            assert said in str(refused.value)
 
 
 def test_a_value_is_shown_whatever_it_is() -> None:

@@ -10,7 +10,8 @@ import quorumlog
 from node.peers.security.tls import TlsFiles, grpc_server_credentials
 from qlog.server.authority import Authority
 from quorumlog import ClientTls, errors
-from quorumlog.cluster.tls_trouble import TLS_TROUBLE
+from quorumlog.cluster.nameserver import NameServers
+from quorumlog.command_errors import explain
 from tests.node.peers.certificates import new_year
 from tests.patience import PATIENCE_S
 
@@ -68,7 +69,7 @@ async def test_a_fault_of_tls_is_named_and_not_retried(tmp_path: Path, case: str
         port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     try:
-        with pytest.raises(errors.UnavailableError, match=text) as refused:
+        with pytest.raises(errors.NoTlsError, match=text) as refused:
             async with quorumlog.connect(
                 f"127.0.0.1:{port}",
                 credentials=files.client.credentials(),
@@ -76,7 +77,12 @@ async def test_a_fault_of_tls_is_named_and_not_retried(tmp_path: Path, case: str
             ):
                 pass
         error = refused.value
-        assert (error.code, error.retryable) == (TLS_TROUBLE, False)
-        assert str(error).startswith(f"127.0.0.1:{port}: ")
+        credentials = files.client.credentials()
+        async with NameServers(f"127.0.0.1:{port}", credentials=credentials) as names:
+            assert [one.failure for one in await names.status()] == [str(error)]
+        assert (error.code, error.retryable) == ("client.tls", False)
+        told = explain(error)
+        assert told.what == f"no TLS with 127.0.0.1:{port}"
+        assert str(error) == f"{told.what}: {told.why}; {told.do}"
     finally:
         await server.stop(0)

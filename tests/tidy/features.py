@@ -60,7 +60,7 @@ PRODUCT: Final[dict[str, str]] = {
     "data pipeline": "pipeline tests/pipeline",
 }
 TOOLS: Final[dict[str, str]] = {
-    "set-up, jobs, generators": "deploy .ci .gitignore pyproject.toml tests/deploy",
+    "set-up, jobs, generators": "deploy .ci .dockerignore .gitignore pyproject.toml tests/deploy",
     "checkers of histories": "checkers tests/checkers",
     "simulation of whole nodes": "simulation tests/simulation",
     "simulation of Raft": "simulation/raft tests/simulation/raft",

@@ -2,6 +2,7 @@
 current: docs/cli.md from the commands, the code of messages from proto/."""
 
 import click
+import pytest
 
 from deploy.generate_pb import is_current
 from qlog import COMMANDS, main
@@ -17,6 +18,26 @@ def test_every_command_and_option_has_help() -> None:
 def test_summaries_of_lazy_commands_are_their_short_help() -> None:
     summaries = {name: command.summary for name, command in COMMANDS.items()}
     assert summaries == {n: c.load().get_short_help_str(100) for n, c in COMMANDS.items()}
+
+
+@pytest.mark.parametrize(
+    ("path", "definitions"),
+    [
+        ("qlog", "A broker group is / is acked when"),
+        ("qlog cluster list", "in_tps is / space the share / activated whether"),
+        ("qlog cluster status", "an entry is / A term is / commit_index is on / standing is full"),
+        ("qlog delay status", "A level is / below floor_offset are"),
+        ("qlog dlq", "A dead letter is"),
+        ("qlog group", "A consumer group shares / lag_count is"),
+        ("qlog ha promote", "An epoch is"),
+        ("qlog ha status", "An epoch is / copies is on / A log position is"),
+        ("qlog message trace", "half (sent"),
+        ("qlog store", "a consume queue says / the key index where / is a ledger"),
+    ],
+)
+def test_the_help_says_what_its_own_words_mean(path: str, definitions: str) -> None:
+    text = " ".join((dict(checks.commands(main))[path].help or "").split())
+    assert [words for words in definitions.split(" / ") if words not in text] == []
 
 
 def planted() -> click.Group:

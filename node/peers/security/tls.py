@@ -6,7 +6,6 @@ trusts the system's CAs and proves nothing itself. A certificate must name the h
 address) that peers and clients dial. Files are read when a node starts, and not again.
 """
 
-import codecs
 import contextlib
 import re
 import ssl
@@ -17,10 +16,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from node.errors.common import NodeError
 from quorumlog.tls_words import reason_of_key
+from quorumlog.user_files import CERTIFICATE, PRIVATE_KEY, UserFileError, read_pem
 
 if TYPE_CHECKING:
     import grpc
 
+SOON_S: Final = 14 * 86_400
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -48,6 +49,25 @@ class TlsFiles(NamedTuple):
     def error(self, name: str, reason: str, remedy: str) -> TlsFileError:
         """Return the error of a file, `name` being that of its field."""
         return TlsFileError(f"tls_{name}_file", str(getattr(self, name)), reason, remedy)
+
+
+class Validity(NamedTuple):
+    """The span in which all certificates of a file are valid, in seconds since 1970."""
+
+    begins_unix_s: int
+    ends_unix_s: int
+    """New connections are refused from then on."""
+
+
+class DateWarning(NamedTuple):
+    """A certificate whose dates keep connections out, now or soon. The node starts with it."""
+
+    setting: str
+    what: str
+    remedy: str = "renew it, restart this node"
+
+    def __str__(self) -> str:
+        return f"the certificate in {self.setting} {self.what}; {self.remedy}"
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
@@ -105,36 +125,50 @@ def grpc_server_credentials(
     )
 
 
-def ends_unix_s(files: TlsFiles) -> dict[str, int]:
-    """Return when the first certificate of each file ends, in seconds since 1970, by `certificate`
-    and `ca`. New connections are refused from then on. A certificate that cannot be read has no
-    end. Raises TlsFileError."""
-    end_by_file = {"certificate": _ends_unix_s(files, "certificate")}
-    if files.ca is not None:
-        end_by_file["ca"] = _ends_unix_s(files, "ca")
-    return {name: min(ends) for name, ends in end_by_file.items() if ends}
+def validity(files: TlsFiles) -> dict[str, Validity]:
+    """Return when all certificates of each file are valid, by `certificate` and `ca`, without a
+    file whose certificates cannot be read. Raises TlsFileError."""
+    names = ("certificate", "ca") if files.ca is not None else ("certificate",)
+    spans = {name: _spans(files, name) for name in names}
+    return {
+        name: Validity(max(begins), min(ends))
+        for name, (begins, ends) in spans.items()
+        if begins and ends
+    }
 
 
-def ended(end_by_file: Mapping[str, int], now_unix_s: float) -> list[str]:
-    """Return a sentence for each file of `ends_unix_s` whose certificate has ended."""
-    return [
-        f"the certificate in tls_{name}_file ended at "
-        f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M:%S} UTC: new connections are refused; "
-        "renew it, restart this node"
-        for name, end in end_by_file.items()
-        if end <= now_unix_s
-    ]
+def date_warnings(by_file: Mapping[str, Validity], now_unix_s: float) -> list[DateWarning]:
+    """Return a warning for each file of `validity` whose certificate has ended, ends within the
+    time of the alert QuorumLogCertificateEnds, or has not begun."""
+    found = []
+    for name, (begins, ends) in by_file.items():
+        if ends <= now_unix_s:
+            what = f"ended at {_date(ends)}: new connections are refused"
+        elif now_unix_s < begins:
+            what = f"begins at {_date(begins)}: new connections are refused until then"
+        elif ends - now_unix_s < SOON_S:
+            what = f"ends at {_date(ends)}: new connections are refused from then on"
+        else:
+            continue
+        found.append(DateWarning(f"tls_{name}_file", what))
+    return found
 
 
-def _ends_unix_s(files: TlsFiles, name: str) -> list[int]:
+def _date(unix_s: int) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _spans(files: TlsFiles, name: str) -> tuple[list[int], list[int]]:
+    """Return the begins and the ends of the certificates in a file."""
     from cryptography import x509  # 8 MB and 0.1 s of a start, for nodes with TLS alone.
 
-    ends = []
+    begins, ends = [], []
     for one in _PEM.findall(_read(files, name).decode("utf-8", "replace")):
         with contextlib.suppress(ValueError):  # No start depends on it.
             certificate = x509.load_pem_x509_certificate(one.encode())
+            begins.append(int(certificate.not_valid_before_utc.timestamp()))
             ends.append(int(certificate.not_valid_after_utc.timestamp()))
-    return ends
+    return begins, ends
 
 
 def _context(files: TlsFiles, protocol: int) -> ssl.SSLContext:
@@ -164,8 +198,6 @@ def _load(files: TlsFiles, name: str, context: ssl.SSLContext) -> None:
 
 def _read(files: TlsFiles, name: str) -> bytes:
     try:
-        content: bytes = getattr(files, name).read_bytes()
-    except OSError as error:
-        reason = f"the file cannot be read: {error.strerror}"
-        raise files.error(name, reason, "check the path and its owner") from error
-    return content.removeprefix(codecs.BOM_UTF8)  # gRPC would find no PEM behind it.
+        return read_pem(getattr(files, name), PRIVATE_KEY if name == "key" else CERTIFICATE)
+    except UserFileError as error:
+        raise files.error(name, error.what, error.do) from error

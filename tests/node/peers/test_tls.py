@@ -14,13 +14,14 @@ import pytest
 from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind
 from node.peers.handshake import CloseCode
 from node.peers.security.tls import (
+    SOON_S,
     TlsFileError,
     TlsFiles,
     client_context,
-    ended,
-    ends_unix_s,
+    date_warnings,
     grpc_server_credentials,
     server_context,
+    validity,
 )
 from node.peers.types import LinkLimits
 from qlog.server.authority import Authority
@@ -190,32 +191,44 @@ async def test_while_authorities_change_certificates_of_both_are_taken(tmp_path:
         assert not await _is_taken(port, first._replace(ca=old.path)), "it trusts the old alone"
 
 
+def ends_of(files: TlsFiles) -> dict[str, float]:
+    return {name: each.ends_unix_s for name, each in validity(files).items()}
+
+
 @pytest.mark.parametrize("year", [1972, 2026, 2049, 2050, 2500, 9999])
 def test_when_certificates_end_is_known(authority: Authority, tmp_path: Path, year: int) -> None:
-    files = authority.files("own", ends=new_year(year))
+    files = authority.files("own", begins=new_year(1971), ends=new_year(year))
     assert files.ca is not None
     expected = {"certificate": new_year(year).timestamp(), "ca": new_year(2120).timestamp()}
-    assert ends_unix_s(files) == expected
-    own = {"certificate": ends_unix_s(files)["certificate"]}
-    assert ended(own, expected["certificate"] - 1) == []
-    sentence = ended(own, expected["certificate"])
-    assert f"in tls_certificate_file ended at {year}-01-01 00:00:00 UTC" in sentence[0]
+    assert ends_of(files) == expected
+    own = {"certificate": validity(files)["certificate"]}
+    begin, end = own["certificate"]
+    when = f"{year}-01-01 00:00:00 UTC"
+    for now, words in (
+        (begin - 1, "begins at"),
+        (end - SOON_S, ""),
+        (end - SOON_S + 1, f"ends at {when}"),
+        (end, f"ended at {when}: new connections are refused; renew it"),
+    ):
+        found = "".join(map(str, date_warnings(own, now)))
+        assert found.startswith(f"the certificate in tls_certificate_file {words}" if words else "")
+        assert bool(found) == bool(words)
     chain = tmp_path / "chain.pem"
     later = authority.files("other", ends=new_year(9999)).certificate.read_text()
     for tables in ((files.certificate.read_text(), later), (later, files.certificate.read_text())):
         chain.write_text("a text\n".join(tables))
-        ends = ends_unix_s(files._replace(certificate=chain, ca=None))
+        ends = ends_of(files._replace(certificate=chain, ca=None))
         assert ends == {"certificate": expected["certificate"]}, "the first that ends counts"
 
 
 def test_a_malformed_certificate_has_no_end(files: TlsFiles, tmp_path: Path) -> None:
-    odd, good = tmp_path / "odd.pem", ends_unix_s(files._replace(ca=None))
+    odd, good = tmp_path / "odd.pem", ends_of(files._replace(ca=None))
     for content in ("", "AAAA", "MAA=", "MIID", "\u00e9"):
         pem = f"-----BEGIN CERTIFICATE-----\n{content}\n-----END CERTIFICATE-----\n"
         odd.write_text(pem)
-        assert ends_unix_s(TlsFiles(odd, files.key)) == {}
+        assert ends_of(TlsFiles(odd, files.key)) == {}
         odd.write_text(pem + files.certificate.read_text())
-        assert ends_unix_s(TlsFiles(odd, files.key)) == good
+        assert ends_of(TlsFiles(odd, files.key)) == good
 
 
 @pytest.mark.parametrize("name", ["certificate", "key", "ca"])

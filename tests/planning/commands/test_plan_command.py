@@ -1,6 +1,8 @@
 """`qlog plan` and `qlog fleet`: their output, exit codes and errors."""
 
 import json
+import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,17 @@ def test_a_plan_has_figures_with_formulas() -> None:
     assert f") with {groups} of 3 nodes" in answer["answer"]
     for figure in by_name:
         assert figure in table.stdout
-    assert "note: nothing was measured" in table.stderr
+    assert [line for line in table.output.splitlines() if "note:" in line] == [
+        table.output.splitlines()[-1]
+    ], "it comes after the answer"
+    assert table.stderr.startswith("note: nothing was measured")
+
+
+def test_a_plan_of_one_counts_in_the_singular() -> None:
+    small = ("--rate", "50msg/s", "--size", "1KiB", "--copies", "1", "--failures", "0")
+    text = qlog("plan", *small).stdout
+    assert "need 1 host (by" in text
+    assert not re.findall(r"\b1 [a-z_]+s\b", text.replace("1 ms", ""))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +79,10 @@ def test_a_warning_is_a_finding() -> None:
     ("changes", "text"),
     [
         (("--rate", "5"), "no rate"),
-        (("--copies", "12"), "copies is 12"),
+        (("--copies", "12"), "--copies (copies) is 12"),
+        (("--batch", "0"), "--batch (batch_count) is 0"),
+        (("--rate", "0msg/s"), "--rate (peak_msgs_per_s) is 0"),
+        (("--host-cores", "0"), "--host-cores (cores) = 0"),
         (("--average", "1Mmsg/s"), "above the peak"),
         (("--size", "0", "--rate", "1MB/s"), "at least 1 byte"),
         (("--host-disk", "1GiB"), "however small its share is"),
@@ -161,10 +176,18 @@ def test_a_quorum_that_is_lost_is_a_finding() -> None:
         (("--fault", "host:z0-h0@5000+60"), "begins at 5000 s, and the run ends at 3600 s"),
         (("--fault", "host:z0-h0@5+6", "--random-faults", "3"), "give one of them"),
         (("--placement", "--plot", "x.png"), "simulates nothing"),
+        (("--plot", "x.foo"), "'x.foo' is no file of a plot"),
+        (("--plot", "none/x.png"), "is no file in a directory that exists"),
     ],
 )
 def test_a_fleet_without_sense_is_a_usage_error(option: tuple[str, ...], text: str) -> None:
     assert text in qlog("fleet", *SAFE, *option, code=2).stderr
+
+
+def test_a_plot_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
+    stderr = qlog("fleet", *SAFE, "--plot", "x.png", code=3).stderr
+    assert "pip install 'quorumlog[plot]'" in stderr.splitlines()[-1]
 
 
 @pytest.mark.long

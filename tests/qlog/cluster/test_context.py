@@ -1,7 +1,13 @@
 """`qlog context`: which cluster commands use, and that it is nothing but what was saved."""
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,7 +21,9 @@ from qlog.connection import (
     addresses,
 )
 from qlog.server.authority import Authority
+from quorumlog.command_errors import CliError
 from tests.node.processes import SingleNode
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -69,7 +77,85 @@ def test_a_context_is_chosen_by_name_and_taken_out(home: Path) -> None:
     assert "the local cluster" in run("context", "create", "default", "-s", "a:1", code=2).stderr
     run("context", "use", "default")
     run("context", "use", "one")
-    run("context", "delete", "one")
+    looks = ["topic", "list", "--timeout", "200ms"]
+    assert "no node of context 'one' could be reached" in run(*looks, code=3).stderr
+    assert "no node of --server could be" in run(*looks, "-s", "127.0.0.1:1", code=3).stderr
+    assert "commands use 'default' now" in run("context", "delete", "one").stdout
     assert in_use() == ["default"]
-    (home / "contexts.json").write_text("[]")
-    assert f"{home / 'contexts.json'} has no contexts" in run("topic", "list", code=3).stderr
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\x1b[31m", "a" * 65, "-x", ".x", "é"])
+def test_a_name_that_others_could_not_have_is_refused(home: Path, name: str) -> None:
+    refused = run("context", "create", "-s", "a:1", "--", name, code=2).stderr
+    assert "is no name of a context" in refused
+    assert "a name has 1 to 64 of letters, digits, '.', '_' and '-'" in refused
+    assert not home.exists()
+
+
+BROKEN = {
+    "other": b"[]",
+    "types": b'{"current": "default", "contexts": {"a": {"server": 3, "tls": {}}}}',
+    "no choice": b'{"current": "a", "contexts": {}}',
+    "deep": b"[" * 100_000,
+    "no UTF-8": b"\xff",
+}
+
+
+@pytest.mark.parametrize("fault", [*BROKEN, "directory", "FIFO", "dangling link"])
+def test_a_broken_file_leads_to_no_other_cluster_and_is_named(home: Path, fault: str) -> None:
+    home.mkdir()
+    file = home / "contexts.json"
+    if fault == "directory":
+        file.mkdir()
+    elif fault == "FIFO":
+        os.mkfifo(file)
+    elif fault == "dangling link":
+        file.symlink_to("none")
+    else:
+        file.write_bytes(BROKEN[fault])
+    for words in (["topic", "list"], ["context", "list"], ["context", "create", "b", "-s", "a:1"]):
+        what, _, do = run(*words, code=2).stderr.splitlines()
+        assert what == f"error: {file} has no contexts that can be read"
+        assert do.startswith("  do:  ")
+
+
+def test_contexts_that_are_made_at_once_are_all_there(home: Path) -> None:
+    make = "import sys; from qlog import main; main()"
+    names = [f"c{number}" for number in range(4)]
+    words = [[sys.executable, "-c", make, "context", "create", one, "-s", "a:1"] for one in names]
+    makers = [subprocess.Popen(each, stdout=subprocess.DEVNULL) for each in words]
+    assert [maker.wait(PATIENCE_S) for maker in makers] == [0] * len(names)
+    rows = json.loads(run("context", "list", "-o", "json").stdout)
+    assert [row["context"] for row in rows] == [*names, "default"]
+
+
+def test_a_context_has_the_keys_of_a_source_and_shows_none(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, ca = tmp_path / "keys.txt", Authority(tmp_path).path
+    files = ["--source-keys", keys, "--source-ca", ca]
+    refused = run("context", "create", "to", "-s", "127.0.0.1:1", *files, code=2).stderr
+    assert f"from {keys}\n  why: there is no such file" in refused
+    keys.write_text("mine hidden-word\n")
+    run("context", "create", "to", "-s", "127.0.0.1:1", *files)
+    run("context", "use", "to")
+    for form in ("table", "json"):
+        shown = run("context", "list", "-o", form).stdout
+        assert "set" in shown
+        assert "keys.txt" not in shown
+        assert "hidden-word" not in shown
+    used: list[object] = []
+
+    @asynccontextmanager
+    async def no_cluster(_server: object, **_: object) -> AsyncIterator[None]:
+        yield None
+
+    def access_of(*given: object) -> NoReturn:
+        used.append(given)
+        raise CliError("stop", "here", "")
+
+    monkeypatch.setattr("qlog.connection.connected", no_cluster)
+    monkeypatch.setattr("qlog.rocketmq.source.access_of", access_of)
+    run("rocketmq", "import", "127.0.0.1:9", code=3)
+    run("rocketmq", "import", "127.0.0.1:9", "-s", "127.0.0.1:2", code=3)
+    assert used == [(keys, ca), (None, None)], "they belong to the servers of the context"

@@ -19,7 +19,11 @@ def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
     expected = {"topic": "life", "queue_count": 2, "permission": "rw", "message_type": "MIXED"}
     assert made == {**expected, "shares": [share]}
     again = qlog("topic", "create", "life", code=5)
-    assert "did you mean 'life'?" in qlog("topic", "describe", "liff", code=4).stderr
+    for verb in (("describe",), ("delete", "--yes")):
+        remedy = qlog("topic", *verb, "liff", code=4).stderr.splitlines()[-1]
+        assert remedy == (
+            "  do:  did you mean 'life'? else check the name: 'qlog topic list' has all"
+        )
     assert len(again.stderr.splitlines()) == 3
     assert "life" in again.stderr
     grown = qlog.json("topic", "create", "life", "--queues", 4, "--exist-ok")
@@ -144,7 +148,9 @@ def test_sizes_of_messages_are_shown(qlog: Qlog, tmp_path: Path, topic: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("words", "name"), [("topic describe", None), ("cluster drain", "2")], ids=["topics", "nodes"]
+    ("words", "name"),
+    [("topic describe", None), ("consume t --node", "2")],
+    ids=["topics", "nodes"],
 )
 def test_a_shell_completes_names_of_the_cluster_and_is_silent_without_one(
     qlog: Qlog, topic: str, words: str, name: str | None
@@ -153,7 +159,7 @@ def test_a_shell_completes_names_of_the_cluster_and_is_silent_without_one(
     typed = {
         "_QLOG_COMPLETE": "bash_complete",
         "COMP_WORDS": f"qlog {words} {expected[:-1]}",
-        "COMP_CWORD": "3",
+        "COMP_CWORD": str(len(words.split()) + 1),
     }
     program = [sys.executable, "-c", PROGRAM]
     for server, shown in ((qlog.nodes.bootstrap, f"plain,{expected}\n"), ("127.0.0.1:1", "")):

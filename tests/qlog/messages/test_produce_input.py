@@ -148,6 +148,8 @@ def test_waiting_for_a_pipe_can_be_cancelled_and_leaves_no_thread() -> None:
         os.close(writing)
 
 
-def test_a_file_that_is_missing_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), opened(str(tmp_path / "nothing")):
-        pass
+def test_a_file_that_is_missing_or_a_directory_is_named(tmp_path: Path) -> None:
+    for path, error in ((tmp_path / "nothing", FileNotFoundError), (tmp_path, IsADirectoryError)):
+        with pytest.raises(error) as caught, opened(str(path)):
+            pass
+        assert caught.value.filename == str(path)

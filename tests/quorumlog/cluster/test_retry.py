@@ -9,6 +9,7 @@ from quorumlog.cluster.retry import (
     Backoff,
     Deadline,
 )
+from quorumlog.errors import UnavailableError
 
 FAR_MS = 3_600_000
 CLIENTS = 200
@@ -46,3 +47,12 @@ def test_no_pause_is_longer_than_the_time_that_is_left() -> None:
     assert backoff.next_s(advised_ms=5_000) * 1000 <= 20
     late = Backoff(Deadline(1e-6))
     assert late.next_s(advised_ms=5_000) == 0
+
+
+def test_a_call_that_came_to_no_attempt_says_why_and_counts_none() -> None:
+    last = UnavailableError("refused")
+    said = [str(Deadline(9).error("it", last, attempts=n)).partition(";")[0] for n in (0, 1)]
+    assert said == [
+        "it was not done within 9 ms: client.unavailable: refused",
+        "it was not done within 9 ms in 1 attempt, the last with client.unavailable: refused",
+    ]

@@ -50,7 +50,7 @@ async def test_the_outcome_of_what_was_sent_is_unknown_and_later_messages_are_st
     async with producing(2) as (cluster, producer):
         await producer.send("orders", b"1", queue_id=0)
         cluster.script.append(HANG_AFTER)
-        with pytest.raises(errors.OutcomeUnknownError, match="within 100 ms in 1 attempts"):
+        with pytest.raises(errors.OutcomeUnknownError, match="within 100 ms in 1 attempt;"):
             await SENDS[way](producer, 100)
         later = asyncio.create_task(producer.send("orders", b"2", queue_id=0))
         cluster.elect(2)
