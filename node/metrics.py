@@ -446,7 +446,8 @@ NAMESERVER_REPLICA: Final[Table[NameServerFacts]] = {
         lambda n: n.service.watch.new_address_count),
     "nameserver_group_problem": gauge("1 when a group can elect no master, or has had no master "
                                       "for 15 s: qlog nameserver status.",
-        lambda n: {g: g in n.service.watch.problems for g in n.service.watch.groups}, "broker_group"),
+        lambda n: {g: g in n.service.watch.problems for g in n.service.watch.groups},
+        "broker_group"),
 }  # fmt: skip
 """The replica of the name server in this process."""
 
