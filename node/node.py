@@ -37,6 +37,7 @@ from node.framed.calls import FramedCalls
 from node.framed.connection import NAMESERVER_PORT
 from node.framed.server import FramedServer
 from node.monitoring.health import Health, Phase
+from node.monitoring.history import Facts, History
 from node.monitoring.http import HttpServer
 from node.monitoring.metric import NodeCollector, Source
 from node.monitoring.pages import Pages
@@ -204,6 +205,9 @@ class Node(NodeParts):
             Source(metrics.TOPICS, series.topics),
             Source(metrics.GROUPS, series.groups),
         )
+        self.history = History(self._history_facts, series.lags)
+        self.life.callback(self.history.stop)
+        self.history.start()
         await self._serve()
 
     async def stop(self) -> None:
@@ -557,6 +561,18 @@ class Node(NodeParts):
     def _nameserver_facts(self) -> metrics.NameServerFacts | None:
         status = self.nameserver.status()
         return None if status is None else metrics.NameServerFacts(self.nameserver, status)
+
+    def _history_facts(self) -> Facts:
+        broker = self.broker
+        outgoing = broker.outgoing.topics.values()
+        return Facts(
+            broker.produce.records_total,
+            broker.produce.size_bytes_total,
+            sum(count for count, _ in outgoing),
+            sum(size_bytes for _, size_bytes in outgoing),
+            self.append_times.answered.snapshot(),
+            self.replication.store.stats().gauges.disk_used_ratio,
+        )
 
     def note_warnings(self) -> None:
         """Log warnings that are new and those that are over; numbers in them may change."""

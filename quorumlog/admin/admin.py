@@ -21,11 +21,14 @@ from quorumlog.admin.types import (
     HaGroup,
     HaPromotion,
     HaStatus,
+    HistorySample,
+    LagSample,
     LeaderInfo,
     MemberStatus,
     NodeDown,
     NodeEvent,
     NodeEvents,
+    NodeHistory,
     NodeStatus,
     TopicDescription,
     TopicInfo,
@@ -146,6 +149,17 @@ class Admin(GroupAdmin, MessageAdmin):
             for pb in response.events
         )
         return NodeEvents(node_id, response.began_unix_ms, events)
+
+    async def history(self, node_id: int) -> NodeHistory:
+        """Return the last hour of a node in numbers."""
+        _, response = await self._at(node_id, admin_pb2.HistoryRequest())
+        return NodeHistory(
+            tuple(of_pb(HistorySample, pb) for pb in response.samples),
+            {
+                row.group: tuple(of_pb(LagSample, pb) for pb in row.samples)
+                for row in response.groups
+            },
+        )
 
     async def cluster_status(self) -> ClusterStatus:
         """Ask every known node at once, for 2 s in all, and return all statuses.
