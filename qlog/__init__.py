@@ -116,6 +116,7 @@ SECTIONS = {
             "qlog.cluster.events:events",
             "Show what happened at the nodes: elections, disks, damage, repairs.",
         ),
+        ("qlog.console.command:console", "Show the cluster in a browser."),
         ("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
         ("qlog.cluster.ha:ha", "Show a master-slave group, and choose its master by hand."),
         (
