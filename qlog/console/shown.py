@@ -20,7 +20,7 @@ def number(value: float | None) -> str:
     """Return a number with separators; a dash for none."""
     if value is None:
         return "\N{EN DASH}"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}".removesuffix(".0")
 
 
 def size(size_bytes: float | None) -> str:

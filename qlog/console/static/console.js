@@ -17,6 +17,17 @@ function colors() {
     : ["#14653a", "#0b57d0", "#9a5b00", "#a31515", "#6b2fb5", "#00707d"];
 }
 
+function clock(time) {
+  return new Date(time * 1000).toTimeString().slice(0, 5);
+}
+
+function short(value) {
+  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
+    if (value >= size) return +(value / size).toFixed(2) + unit;
+  }
+  return String(+value.toFixed(2));
+}
+
 function draw(box) {
   const text = box.dataset.chart;
   const known = plots.get(box);
@@ -34,7 +45,8 @@ function draw(box) {
     height: Math.max(120, box.clientHeight - 40),
     cursor: { points: { size: 6 } },
     scales: { y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] } },
-    axes: [axis, { ...axis, size: 60 }],
+    axes: [{ ...axis, values: (_, times) => times.map(clock) }, { ...axis, size: 60, values: (_, values) => values.map(short) }],
+    legend: { live: false, show: chart.labels.length > 1 },
     series: [{}, ...chart.labels.map((label, i) => ({ label, stroke: lines[i % lines.length], width: 2, spanGaps: true }))],
   }, chart.data, box);
   plots.set(box, { plot, text, labels: chart.labels.join("\n") });
