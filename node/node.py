@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -32,7 +33,7 @@ from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, open_rocketmq, serves_rocketmq
 from node.config.limits import PortLimits
 from node.config.settings import VIP_PORT_DISTANCE, Settings
-from node.config.types import Address
+from node.config.types import AUTO, Address
 from node.framed.calls import FramedCalls
 from node.framed.connection import NAMESERVER_PORT
 from node.framed.server import FramedServer
@@ -65,6 +66,7 @@ from node.rocketmq.remoting.service import OtherNodes, Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts, limits_of
 from node.runtime.background import BackgroundTasks
+from node.runtime.console_door import ConsoleDoor
 from node.runtime.fail_stop import FailStop
 from node.runtime.logs.line_budget import left_out
 from node.runtime.logs.rate_limited_log import RateLimitedLog
@@ -122,6 +124,7 @@ class Node(NodeParts):
         self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
         self.lives = NodeLives(settings.node_id, fail_stop)
         self.address = self.peer_address = self.http_address = self.framed_address = ""
+        self.console_address = ""
         self.remoting_addresses: tuple[str, ...] = ()
         self.tls_validity: dict[str, Validity] = {}
         self.began_s = time.monotonic()
@@ -296,6 +299,7 @@ class Node(NodeParts):
             raise PortTakenError("peer_listen", str(listen), reason) from error
         self.peer_address = str(Address(listen.host, port))
         self._has_met = True
+        self._open_console(tls)
         node_file = {
             "node_id": settings.node_id,
             "cluster_id": settings.cluster_id,
@@ -303,12 +307,40 @@ class Node(NodeParts):
             "framed_address": self.framed_address or None,
             "peer_address": self.peer_address,
             "http_address": self.http_address or None,
+            "console_address": self.console_address or None,
         }
         self.ports.callback(remove_node_file, settings.directory)
         write_node_file(settings.directory, node_file)
         _log.info("listening", **node_file)
         for exposure in exposures(settings):
             _log.warning("strangers could misuse a port", port=exposure.setting, what=str(exposure))
+
+    def _open_console(self, tls: TlsFiles | None) -> None:
+        """Open the port of the console; without it the node serves as well."""
+        address = self.settings.console_address
+        if address is None:
+            return
+        files = {
+            "CA": self.settings.tls_ca_file,
+            "CERTIFICATE": self.settings.tls_certificate_file,
+            "KEY": self.settings.tls_key_file,
+        }
+        environment = {
+            f"QUORUMLOG_CLIENT_TLS_{name}_FILE": str(Path(file).absolute())
+            for name, file in files.items()
+            if file is not None and tls is not None
+        }
+        door = ConsoleDoor(self.settings.console_mode, self.address, environment)
+        try:
+            port = door.open(address)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if self.settings.console_listen != AUTO:
+                raise PortTakenError("console_listen", str(address), reason) from error
+            _log.warning("no console: its port is taken", address=str(address), reason=reason)
+            return
+        self.console_address = str(Address(address.host, port))
+        self.ports.push_async_callback(door.close)
 
     def _link_identity(self) -> LinkIdentity:
         settings = self.settings

@@ -60,7 +60,7 @@ class Console:
     def __init__(self, cluster: Cluster, pages: Sequence[Page], changes: Sequence[Change]) -> None:
         self._cluster = cluster
         self._tokens = Tokens()
-        self._stream_count = 0
+        self._stream_count = self.request_count = 0
         self.is_stopping = asyncio.Event()
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "templates"),
@@ -79,6 +79,13 @@ class Console:
             Mount("/static", StaticFiles(directory=_HERE / "static")),
         ]
 
+    async def idle(self, idle_s: float) -> None:
+        """Return once no page was asked for, and none is open, for a time."""
+        seen, asked = -1, 0
+        while seen != (asked := self.request_count) or self._stream_count:
+            seen = asked
+            await asyncio.sleep(idle_s)
+
     def application(self, names: Sequence[str]) -> Starlette:
         """Return the application; `names` as for `Shield`."""
         return Starlette(
@@ -91,6 +98,7 @@ class Console:
 
     def _page(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
+            self.request_count += 1
             try:
                 context = await page.show(self._cluster, request)
             except (QuorumlogError, RefusedError) as error:

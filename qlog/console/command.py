@@ -5,14 +5,17 @@ Owns the options and the life of the server; `app` has the pages.
 
 import asyncio
 import ipaddress
-from typing import Final
+import socket
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 import click
 
-from qlog.connection import connected, run, server_option, stop_on_signals
+from qlog.connection import connected, run, server_option, stop_on_signals, until
 from quorumlog.command_errors import CliError, ExitCode
 
 _PORT: Final = 8088
+_IDLE_MS: Final = 600_000
 _TITLE: Final = "QuorumLog console"
 
 
@@ -45,8 +48,18 @@ _TITLE: Final = "QuorumLog console"
     show_default=True,
     help="full: pages can send messages, reset groups, and send dead letters again.",
 )
+@click.option("--fd", type=int, hidden=True)
+@click.option("--idle-ms", type=int, hidden=True)
 @server_option
-def console(port: int, host: str, names: tuple[str, ...], mode: str, server: str | None) -> int:
+def console(
+    port: int,
+    host: str,
+    names: tuple[str, ...],
+    mode: str,
+    fd: int | None,
+    idle_ms: int | None,
+    server: str | None,
+) -> int:
     """Show the cluster in a browser: nodes, topics, messages, groups, events.
 
     A client of the cluster like any other, on any machine that reaches a node.
@@ -64,14 +77,30 @@ def console(port: int, host: str, names: tuple[str, ...], mode: str, server: str
     except ValueError:
         text = f"{host!r} is no IP address; name one, and the host name with --name"
         raise click.BadParameter(text, param_hint="--host") from None
-    return run(_console(port, host, names, server, is_full=mode == "full"))
+    of_node = None if fd is None else OfNode(fd, idle_ms or _IDLE_MS)
+    return run(_console(port, host, names, server, of_node, is_full=mode == "full"))
+
+
+class OfNode(NamedTuple):
+    """What a node gives the console that it starts."""
+
+    fd: int
+    """The socket, which listens."""
+    idle_ms: int
+    """Time without a request after which the console ends."""
 
 
 async def _console(
-    port: int, host: str, names: tuple[str, ...], server: str | None, *, is_full: bool
+    port: int,
+    host: str,
+    names: tuple[str, ...],
+    server: str | None,
+    of_node: OfNode | None,
+    *,
+    is_full: bool,
 ) -> int:
     try:
-        from qlog.console.server import serve
+        from qlog.console.server import listening, serve
     except ImportError as error:
         raise CliError(
             f"the console needs a package that is not installed: {error.name}",
@@ -81,8 +110,20 @@ async def _console(
     with stop_on_signals() as stop:
         async with connected(server) as client:
             await client.admin.cluster_status()
-            async with serve(client, host, port, names, is_full=is_full) as address:
-                click.echo(f"{_TITLE} of {client.cluster_id}: http://{address}/  (Ctrl-C ends it)")
-                await stop.requested.wait()
-                await asyncio.sleep(0)
+            bound = listening(host, port) if of_node is None else socket.socket(fileno=of_node.fd)
+            async with serve(client, bound, names, is_full=is_full) as running:
+                if of_node is None:
+                    address = f"{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
+                    click.echo(f"{_TITLE} of {client.cluster_id}: http://{address}/")
+                    click.echo("Ctrl-C ends it", err=True)
+                    await stop.requested.wait()
+                else:
+                    end = asyncio.ensure_future(running.idle(of_node.idle_ms / 1000))
+                    asyncio.get_running_loop().add_reader(0, end.cancel)  # The node has ended.
+                    await until(stop.requested, _ended(end))
     return ExitCode.OK
+
+
+async def _ended(task: "asyncio.Future[None]") -> None:
+    with suppress(asyncio.CancelledError):
+        await task

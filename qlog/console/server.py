@@ -49,19 +49,23 @@ class _Server(uvicorn.Server):
         yield
 
 
-@contextlib.asynccontextmanager
-async def serve(
-    client: quorumlog.Client, host: str, port: int, names: Sequence[str], *, is_full: bool
-) -> AsyncIterator[str]:
-    """Serve the pages of a cluster; yield host:port. Raises CliError for a port that is taken."""
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises CliError for a port that is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        bound = socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         why = error.strerror or str(error)
         raise CliError(
             f"the console cannot listen on {host}:{port}", why, "name a port that is free: --port"
         ) from error
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    client: quorumlog.Client, bound: socket.socket, names: Sequence[str], *, is_full: bool
+) -> AsyncIterator[Console]:
+    """Serve the pages of a cluster on a socket that listens."""
     console = Console(Cluster(client, is_full=is_full), PAGES, CHANGES)
     config = uvicorn.Config(
         console.application(names),
@@ -74,9 +78,8 @@ async def serve(
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve([bound]), name="console")
-    shown = f"[{host}]" if ":" in host else host
     try:
-        yield f"{shown}:{bound.getsockname()[1]}"
+        yield console
     finally:
         console.is_stopping.set()
         server.should_exit = True
