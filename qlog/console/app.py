@@ -25,7 +25,7 @@ from qlog.console.links import link
 from qlog.console.shield import RefusedError, Shield, Tokens
 from qlog.console.shown import FILTERS
 from quorumlog.command_errors import ExitCode, explain
-from quorumlog.errors import QuorumlogError
+from quorumlog.errors import InvalidRequestError, QuorumlogError
 
 _HERE: Final = Path(__file__).parent
 STREAM_COUNT_MAX: Final = 64
@@ -130,7 +130,8 @@ class Console:
             return HTMLResponse(self._render("error.html", request, context), error.status)
         said = explain(error)
         context = {"what": said.what, "why": said.why, "do": said.do}
-        status = _STATUS.get(said.exit_code, 503)
+        is_wrong = isinstance(error, InvalidRequestError) or said.code == "node.bad_request"
+        status = 400 if is_wrong else _STATUS.get(said.exit_code, 503)
         return HTMLResponse(self._render("error.html", request, context), status)
 
     async def _not_found(self, request: Request, _: Exception) -> Response:
