@@ -309,13 +309,13 @@ BROKER: Final[Table[Broker]] = {
 APPENDS: Final[Table[AppendTimes]] = {
     "append_sent_seconds": histogram("Leader only: of an append, from the log of this node until "
                                      "all that came with it was sent to the others.",
-        lambda a: a.sent.snapshot()),
+        lambda a: a.stages().sent),
     "append_quorum_seconds": histogram("From there until enough nodes had it.",
-        lambda a: a.quorum.snapshot()),
+        lambda a: a.stages().quorum),
     "append_applied_seconds": histogram("From there until readers saw it and callers were told.",
-        lambda a: a.applied.snapshot()),
+        lambda a: a.stages().applied),
     "append_answered_seconds": histogram("These three together.",
-        lambda a: a.answered.snapshot()),
+        lambda a: a.stages().answered),
     "appends_slow": counter("Appends that took `slow_append_ms` or longer.",
         lambda a: a.slow_count),
 }  # fmt: skip

@@ -602,7 +602,7 @@ class Node(NodeParts):
             broker.produce.size_bytes_total,
             sum(count for count, _ in outgoing),
             sum(size_bytes for _, size_bytes in outgoing),
-            self.append_times.answered.snapshot(),
+            self.append_times.stages().answered,
             self.replication.store.stats().gauges.disk_used_ratio,
         )
 

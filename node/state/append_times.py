@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from store.stats import Latencies
+from store.stats import Latencies, LatencyStats
 
 _KEPT_COUNT: Final = 256
 """Answered runs of which a receipt can still tell the stages."""
-_new: Final = tuple.__new__  # One call; the constructor of a named tuple is two.
+_Run = tuple[int, int, int, int]
 
 
 class Stages(NamedTuple):
@@ -32,7 +32,11 @@ class Stages(NamedTuple):
 
 
 class AppendTimes:
-    """The stages of all appends of one driver. Runs on the loop's thread."""
+    """The stages of all appends of one driver. Runs on the loop's thread.
+
+    What is done for each run is little, since a run may be a single append: its times are kept, and
+    counted when somebody looks or when there are many.
+    """
 
     def __init__(
         self,
@@ -42,17 +46,17 @@ class AppendTimes:
     ) -> None:
         """`on_slow` gets each run with an append that took `slow_ms` or longer; 0: none."""
         self._now_ns = now_ns
-        self.sent, self.quorum, self.applied = Latencies(), Latencies(), Latencies()
-        self.answered: Final = Latencies()
-        """All three."""
+        self._latencies = tuple(Latencies() for _ in range(4))
         self._on_slow = on_slow
         self.slow_count = 0
-        self._slow_us = slow_ms * 1000 or 1 << 62
-        self._open: Final = deque[tuple[int, int, int, int]]()
+        self._slow_ns = slow_ms * 1_000_000 or 1 << 62
+        self._open: Final = deque[_Run]()
         """Of each run that is under way: its last place, count, begin and when it was sent."""
         self._decided_ns = 0
         """When the oldest run was decided, as long as it is not shown to readers."""
-        self._kept: Final = deque[Stages](maxlen=_KEPT_COUNT)
+        self._answered: list[tuple[_Run, int, int]] = []
+        """Runs that are not counted yet, with the times of the decision and of the answer."""
+        self._kept: Final = deque[tuple[_Run, int, int]](maxlen=_KEPT_COUNT)
 
     def send(self, hi: int, count: int, began_ns: int) -> None:
         """Note that a run has left: the entries up to `hi`, the first of them begun then."""
@@ -60,27 +64,23 @@ class AppendTimes:
 
     def answer(self, decided_hi: int, shown_hi: int) -> None:
         """Note what is decided, and what readers see, which the callers are told next."""
-        runs, now_ns = self._open, self._now_ns()
+        runs = self._open
+        if not runs or runs[0][0] > decided_hi:
+            return
+        now_ns = self._now_ns()
         while runs and runs[0][0] <= decided_hi:
-            hi, count, began_ns, sent_ns = runs[0]
-            decided_ns = self._decided_ns or now_ns
-            if hi > shown_hi:
+            run, decided_ns = runs[0], self._decided_ns or now_ns
+            if run[0] > shown_hi:
                 self._decided_ns = decided_ns
                 return
             self._decided_ns = 0
             runs.popleft()
-            sent_us, quorum_us = (sent_ns - began_ns) // 1000, (decided_ns - sent_ns) // 1000
-            applied_us = (now_ns - decided_ns) // 1000
-            total_us = sent_us + quorum_us + applied_us
-            self.sent.note(sent_us, count)
-            self.quorum.note(quorum_us, count)
-            self.applied.note(applied_us, count)
-            self.answered.note(total_us, count)
-            stages = _new(Stages, (hi, count, sent_us, quorum_us, applied_us))
-            self._kept.append(stages)
-            if total_us >= self._slow_us:
-                self.slow_count += count
-                self._on_slow(stages)
+            self._answered += ((run, decided_ns, now_ns),)
+            if now_ns - run[2] >= self._slow_ns:
+                self.slow_count += run[1]
+                self._on_slow(_stages(run, decided_ns, now_ns))
+        if len(self._answered) > _KEPT_COUNT:
+            self._count()
 
     def clear(self) -> None:
         """Forget what is under way: this node leads no longer, or in another term."""
@@ -89,9 +89,40 @@ class AppendTimes:
 
     def of(self, place: int) -> Stages | None:
         """Return the stages of the run that the entry at a place was in; None: too old."""
+        self._count()
         found = None
-        for stages in reversed(self._kept):
-            if stages.hi < place:
+        for answered in reversed(self._kept):
+            if answered[0][0] < place:
                 break
-            found = stages
-        return found
+            found = answered
+        return None if found is None else _stages(*found)
+
+    def stages(self) -> "StageStats":
+        """Return what was counted so far."""
+        self._count()
+        return StageStats(*(one.snapshot() for one in self._latencies))
+
+    def _count(self) -> None:
+        answered, self._answered = self._answered, []
+        self._kept.extend(answered)
+        sent, quorum, applied, whole = self._latencies
+        for (_, count, began_ns, sent_ns), decided_ns, now_ns in answered:
+            sent.note((sent_ns - began_ns) // 1000, count)
+            quorum.note((decided_ns - sent_ns) // 1000, count)
+            applied.note((now_ns - decided_ns) // 1000, count)
+            whole.note((now_ns - began_ns) // 1000, count)
+
+
+def _stages(run: _Run, decided_ns: int, now_ns: int) -> Stages:
+    hi, count, began_ns, sent_ns = run
+    times_ns = sent_ns - began_ns, decided_ns - sent_ns, now_ns - decided_ns
+    return Stages(hi, count, *(time_ns // 1000 for time_ns in times_ns))
+
+
+class StageStats(NamedTuple):
+    """The times of appends so far, by stage, and whole."""
+
+    sent: LatencyStats
+    quorum: LatencyStats
+    applied: LatencyStats
+    answered: LatencyStats
