@@ -202,6 +202,16 @@ class NodeEvents:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeSetting:
+    """A setting of a node. `value` is as in its file, and `set` for a file with a secret or a
+    certificate; `origin` is "default", "environment NAME", "flag --NAME" or FILE:LINE."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemberStatus:
     """A member as a node sees it. Only the leader knows `match_index` and `progress`."""
 
