@@ -6,7 +6,6 @@ the nodes (`Settings`, `Events`); bodies of messages are asked of no node.
 
 import asyncio
 import io
-import json
 import os
 import platform
 import sys
@@ -30,7 +29,7 @@ from quorumlog.errors import QuorumlogError
 from quorumlog.version import __version__
 
 if TYPE_CHECKING:
-    from quorumlog.admin.types import NodeDown, NodeStatus
+    from quorumlog.admin.types import NodeStatus
     from quorumlog.client import Client
 
 _TAIL_COUNT: Final = 16

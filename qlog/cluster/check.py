@@ -321,9 +321,8 @@ async def _lag(
             f"lag_{group.group}", str(group.lag_count), _least(warning, 0), _least(critical, 0), 0
         )
         if has_times:
-            limits = [_least(of, 1) for of in (warning, critical)]
             age_s = f"{ages_ms.get(group.group, 0) / 1000:.0f}s"
-            report.measure(f"age_{group.group}", age_s, *limits, 0)
+            report.measure(f"age_{group.group}", age_s, _least(warning, 1), _least(critical, 1), 0)
 
 
 def _least(limits: Sequence[Limit], is_time: int) -> str | None:

@@ -7,8 +7,8 @@ import sys
 import tarfile
 from pathlib import Path
 
+import pytest
 import zstandard
-from pytest import MonkeyPatch
 
 from deploy.local import LocalCluster
 from node.config.settings import Settings
@@ -58,7 +58,9 @@ def test_a_bundle_has_what_all_nodes_say(qlog: Qlog, topic: str, tmp_path: Path)
     assert "one.zip.tar.zst" in qlog("debug", "bundle", tmp_path / "one.zip", code=2).stderr
 
 
-def test_no_byte_of_a_secret_is_in_a_bundle(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+def test_no_byte_of_a_secret_is_in_a_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority, given = tls_settings(tmp_path)
     planted = {"rocketmq_keys_file": "alice the-planted-key", "nameserver_secret_file": "p" * 20}
     for setting, text in planted.items():
@@ -88,13 +90,13 @@ def test_no_byte_of_a_secret_is_in_a_bundle(tmp_path: Path, monkeypatch: MonkeyP
     assert str(client.key) not in everything
 
 
+@pytest.mark.long
 def test_a_bundle_without_its_extra_or_a_node_says_so(
-    tmp_path: Path, monkeypatch: MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    settings = {"replication": "sync_master"}
-    with LocalCluster.create(tmp_path / "c", 2, settings=settings) as cluster:
+    with LocalCluster.create(tmp_path / "c", 2, replication="sync_master") as cluster:
         qlog, slave = Qlog(cluster), 3 - cluster.leader_id()
         cluster.kill(slave)
         told = qlog("debug", "bundle", code=1)
