@@ -112,7 +112,7 @@ class Node(NodeParts):
         replicate: Callable[[NodeParts], Awaitable[Replication]],
         origins: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`replicate` opens the log, meets the peers and makes the replica. `origins` says where each
+        """`replicate` opens the log, meets the peers, makes the replica. `origins` says where each
         setting is from."""
         self.settings, self._origins = settings, origins
         self._replicate = replicate

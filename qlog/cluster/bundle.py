@@ -84,6 +84,7 @@ async def bundle(client: "Client", file: Path | None) -> Printout:
     record = {"file": str(path), "size_bytes": size_bytes, "complete": not missing}
     return Printout(
         record | {"files": parts, "missing": missing},
+        omitted=() if missing else ("missing",),
         exit_code=ExitCode.FINDINGS if missing else ExitCode.OK,
     )
 

@@ -9,6 +9,7 @@ import pytest
 
 from deploy.local import LocalCluster
 from qlog.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
+from tests.cluster.test_damage import SCRUBBED, fill, flip
 from tests.node.peers.certificates import tls_settings
 from tests.patience import wait_for
 from tests.qlog.running import Qlog
@@ -54,7 +55,7 @@ def test_what_could_not_be_looked_at_is_unknown(qlog: Qlog) -> None:
         line(qlog, "--server", server, "--timeout", "300ms", code=3)
 
 
-def test_a_full_disk_a_certificate_that_ends_and_errors_in_the_log(
+def test_a_full_disk_and_a_certificate_that_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority, given = tls_settings(tmp_path)
@@ -93,3 +94,14 @@ def test_nodes_that_are_gone(tmp_path: Path, replication: str) -> None:
         assert "lag is not known" in text
         cluster.kill(others[0])
         assert "no node of" in line(qlog, code=2)
+
+
+@pytest.mark.long
+def test_damage_is_told_by_the_log_of_the_node(tmp_path: Path) -> None:
+    with LocalCluster.create(tmp_path / "c", 3, settings=SCRUBBED) as cluster:
+        fill(cluster)
+        qlog, damaged = Qlog(cluster), cluster.leader_id()
+        line(qlog, "--only", "damage", code=0)
+        flip(cluster, damaged)
+        wait_for("it to be found", lambda: qlog("check", code=None).exit_code)
+        assert f"node {damaged}: 1 errors in its log" in line(qlog, "--only", "damage", code=1)
