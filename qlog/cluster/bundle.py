@@ -203,11 +203,13 @@ async def _tail(client: "Client", node: "NodeStatus") -> object:
 
 async def _groups(client: "Client") -> object:
     groups = await client.admin.list_groups()
-    behind = sorted((one for one in groups if one.lag_count), key=lambda one: -one.lag_count)
+    behind = sorted(
+        (group for group in groups if group.lag_count), key=lambda group: -group.lag_count
+    )
     described = []
-    for one in behind[:_DESCRIBED_MAX]:
+    for group in behind[:_DESCRIBED_MAX]:
         with suppress(QuorumlogError):  # Deleted meanwhile; the list has it.
-            described.append(await client.admin.describe_group(one.group))
+            described.append(await client.admin.describe_group(group.group))
     return {"groups": groups, "described": described}
 
 

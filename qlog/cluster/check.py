@@ -99,7 +99,7 @@ class Report:
 
     def line(self, good: str) -> str:
         """Return the line, the worst findings first; `good` is the text of a state without any."""
-        worst = sorted(self.findings, key=lambda one: -_WORST_LAST.index(one[0]))
+        worst = sorted(self.findings, key=lambda finding: -_WORST_LAST.index(finding[0]))
         texts = [text for _, text in worst[:_TEXT_COUNT_MAX]] or [good]
         if (more := len(worst) - _TEXT_COUNT_MAX) > 0:
             texts.append(f"{more} more")
@@ -300,7 +300,7 @@ async def _damage(client: "Client", status: "ClusterStatus", report: Report) -> 
 async def _lag(
     client: "Client", report: Report, warning: Sequence[Limit], critical: Sequence[Limit]
 ) -> None:
-    groups = sorted(await client.admin.list_groups(), key=lambda one: -one.lag_count)
+    groups = sorted(await client.admin.list_groups(), key=lambda group: -group.lag_count)
     has_times = any(limit.is_time for limit in (*warning, *critical))
     ages_ms = await _ages_ms(client, groups) if has_times else {}
     for group in groups:

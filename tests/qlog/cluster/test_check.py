@@ -55,6 +55,7 @@ def test_what_could_not_be_looked_at_is_unknown(qlog: Qlog) -> None:
         line(qlog, "--server", server, "--timeout", "300ms", code=3)
 
 
+@pytest.mark.long
 def test_a_full_disk_and_a_certificate_that_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
