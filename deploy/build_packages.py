@@ -28,7 +28,7 @@ _FAST: Final = ("isal", "uvloop")
 """What a client uses when it is there."""
 _OF_SERVER: Final = (
     *("bench", "checkers", "deploy", "node", "pipeline", "planning", "raft", "store"),
-    *("qlog/rocketmq", "qlog/server", "chaos-tests/chaos"),
+    *("qlog/console", "qlog/rocketmq", "qlog/server", "chaos-tests/chaos"),
 )
 _OMITTED: Final = shutil.ignore_patterns("__pycache__", "results", "build_packages.py")
 _PACKAGE: Final = '''"""The server of QuorumLog: `python -m quorumlog_server` has all of `qlog`.

@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -33,12 +34,13 @@ from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, open_rocketmq, serves_rocketmq
 from node.config.limits import PortLimits
 from node.config.settings import VIP_PORT_DISTANCE, Settings
-from node.config.types import Address
+from node.config.types import AUTO, Address
 from node.framed.calls import FramedCalls
 from node.framed.connection import NAMESERVER_PORT
 from node.framed.server import FramedServer
 from node.monitoring.diagnosis import Diagnosis
 from node.monitoring.health import Health, Phase
+from node.monitoring.history import Facts, History
 from node.monitoring.http import HttpServer
 from node.monitoring.metric import NodeCollector, Source
 from node.monitoring.pages import Pages
@@ -66,6 +68,7 @@ from node.rocketmq.remoting.service import OtherNodes, Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts, limits_of
 from node.runtime.background import BackgroundTasks
+from node.runtime.console_door import ConsoleDoor
 from node.runtime.fail_stop import FailStop
 from node.runtime.logs.line_budget import left_out
 from node.runtime.logs.rate_limited_log import RateLimitedLog
@@ -125,6 +128,7 @@ class Node(NodeParts):
         self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
         self.lives = NodeLives(settings.node_id, fail_stop)
         self.address = self.peer_address = self.http_address = self.framed_address = ""
+        self.console_address = ""
         self.remoting_addresses: tuple[str, ...] = ()
         self.tls_validity: dict[str, Validity] = {}
         self.began_s = time.monotonic()
@@ -208,6 +212,9 @@ class Node(NodeParts):
             Source(metrics.TOPICS, series.topics),
             Source(metrics.GROUPS, series.groups),
         )
+        self.history = History(self._history_facts, series.lags)
+        self.life.callback(self.history.stop)
+        self.history.start()
         await self._serve()
 
     async def stop(self) -> None:
@@ -296,6 +303,7 @@ class Node(NodeParts):
             raise PortTakenError("peer_listen", str(listen), reason) from error
         self.peer_address = str(Address(listen.host, port))
         self._has_met = True
+        self._open_console(tls)
         node_file = {
             "node_id": settings.node_id,
             "cluster_id": settings.cluster_id,
@@ -303,12 +311,40 @@ class Node(NodeParts):
             "framed_address": self.framed_address or None,
             "peer_address": self.peer_address,
             "http_address": self.http_address or None,
+            "console_address": self.console_address or None,
         }
         self.ports.callback(remove_node_file, settings.directory)
         write_node_file(settings.directory, node_file)
         _log.info("listening", **node_file)
         for exposure in exposures(settings):
             _log.warning("strangers could misuse a port", port=exposure.setting, what=str(exposure))
+
+    def _open_console(self, tls: TlsFiles | None) -> None:
+        """Open the port of the console; without it the node serves as well."""
+        address = self.settings.console_address
+        if address is None:
+            return
+        files = {
+            "CA": self.settings.tls_ca_file,
+            "CERTIFICATE": self.settings.tls_certificate_file,
+            "KEY": self.settings.tls_key_file,
+        }
+        environment = {
+            f"QUORUMLOG_CLIENT_TLS_{name}_FILE": str(Path(file).absolute())
+            for name, file in files.items()
+            if file is not None and tls is not None
+        }
+        door = ConsoleDoor(self.settings.console_mode, self.address, environment)
+        try:
+            port = door.open(address)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if self.settings.console_listen != AUTO:
+                raise PortTakenError("console_listen", str(address), reason) from error
+            _log.warning("no console: its port is taken", address=str(address), reason=reason)
+            return
+        self.console_address = str(Address(address.host, port))
+        self.ports.push_async_callback(door.close)
 
     def _link_identity(self) -> LinkIdentity:
         settings = self.settings
@@ -563,6 +599,18 @@ class Node(NodeParts):
     def _nameserver_facts(self) -> metrics.NameServerFacts | None:
         status = self.nameserver.status()
         return None if status is None else metrics.NameServerFacts(self.nameserver, status)
+
+    def _history_facts(self) -> Facts:
+        broker = self.broker
+        outgoing = broker.outgoing.topics.values()
+        return Facts(
+            broker.produce.records_total,
+            broker.produce.size_bytes_total,
+            sum(count for count, _ in outgoing),
+            sum(size_bytes for _, size_bytes in outgoing),
+            self.append_times.answered.snapshot(),
+            self.replication.store.stats().gauges.disk_used_ratio,
+        )
 
     def note_warnings(self) -> None:
         """Log warnings that are new and those that are over; numbers in them may change."""

@@ -121,6 +121,7 @@ SECTIONS = {
             "Say in one line whether all is well, for monitoring programs.",
         ),
         ("qlog.cluster.bundle:debug", "Collect what helps to find a fault."),
+        ("qlog.console.command:console", "Show the cluster in a browser."),
         ("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
         ("qlog.cluster.ha:ha", "Show a master-slave group, and choose its master by hand."),
         (

@@ -126,6 +126,7 @@ def _address_conflicts(settings: Settings) -> Iterator[Conflict]:
         "listen": settings.listen,
         "peer_listen": settings.peer_listen,
         "http_listen": settings.http_listen,
+        "console_listen": settings.console_address,
         "nameserver_listen": settings.nameserver_listen,
         "listen_framed": settings.framed_listen,
         "rocketmq_nameserver_listen": settings.rocketmq_nameserver_listen,

@@ -6,11 +6,10 @@ loopback their clients prove themselves, or the settings say that they need not.
 port or resolve a name: it judges settings only, for `qlog config check` as for a start.
 """
 
-import ipaddress
 from typing import Final, NamedTuple
 
 from node.config.settings import Settings
-from node.config.types import AUTO, Address
+from node.config.types import AUTO, Address, is_loopback
 
 PROOF_REQUIRED: Final = "refused"
 ANYONE_MAY_BE_A_NODE: Final = "anyone-who-can-dial-may-be-a-node"
@@ -29,19 +28,6 @@ class Exposure(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.setting} {self.address}: {self.who} {self.how}; {self.remedy}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a port at `host`.
-
-    A name other than localhost counts as open: without resolving it the answer is unknown.
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_peer_port_open(settings: Settings) -> bool:
@@ -92,8 +78,15 @@ def exposures(settings: Settings) -> list[Exposure]:
         "may read metrics and status (names, addresses, counts), and change nothing",
         "keep it in a network you trust, or listen on 127.0.0.1",
     )
+    console = _port(
+        "console_listen",
+        settings.console_address,
+        "may read every message"
+        + (", send some and move groups" if settings.console_mode == "full" else ""),
+        "put it behind something that asks for a password, or set console = off",
+    )
     clients = () if settings.tls_client_auth else (client, framed)
-    ports = (_peer_port(settings), *clients, open_rocketmq(settings), http)
+    ports = (_peer_port(settings), *clients, open_rocketmq(settings), http, console)
     return [one for one in ports if one is not None]
 
 

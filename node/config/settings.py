@@ -29,6 +29,7 @@ from node.config.types import (
     NodeNumbers,
     Peers,
     SizeBytes,
+    is_loopback,
 )
 from raft.config import RaftConfig
 from store.config import GIB, MIB, StoreConfig
@@ -176,6 +177,17 @@ class Settings(BaseModel):
     )
     http_listen: AddressOrOff = _setting(
         Address("127.0.0.1", 9878), "Metrics, liveness, readiness, status. `off`: none."
+    )
+    console: Literal["auto", "off", "read", "full"] = _setting(
+        "auto",
+        "Pages for a browser (docs/console.md). `read`: they change nothing. `full`: they send "
+        "messages and move groups. `auto`: `read` if `console_listen` is on loopback, else `off`. "
+        "Whoever reaches the port needs no password.",
+    )
+    console_listen: AddressAutoOrOff = _setting(
+        AUTO,
+        "Address of these pages. `auto`: the host of `http_listen` and the next port; where that "
+        "is taken, there are none.",
     )
 
     replication: Literal["raft", "sync_master", "async_master", "slave"] = _setting(
@@ -422,6 +434,26 @@ class Settings(BaseModel):
         """Return what routes tell of the framed port: host:port, or only a port (":9081") at the
         host at which the client asked. `bound_port` is the port that it got."""
         return self._in_routes(self.advertise_framed, self.framed_listen, bound_port)
+
+    @property
+    def console_address(self) -> Address | None:
+        """The address of the console; None: there is none."""
+        chosen = self.console_listen
+        if isinstance(chosen, str):
+            http = self.http_listen
+            if http is None:
+                return None
+            chosen = Address(http.host, http.port + 1 if 0 < http.port < PORT_MAX else 0)
+        is_on = self.console_mode != "off"
+        return chosen if is_on else None
+
+    @property
+    def console_mode(self) -> str:
+        """What the console may do: off, read or full."""
+        if self.console != "auto":
+            return self.console
+        chosen = self.http_listen if isinstance(self.console_listen, str) else self.console_listen
+        return "read" if chosen is not None and is_loopback(chosen.host) else "off"
 
     def remoting_listen(self, number: int) -> Address | None:
         """Return the address of a broker name of the remoting protocol; None: it has none."""

@@ -4,6 +4,7 @@ Owns the notation of each in a file, a variable or a flag, and the error text fo
 Must not know which settings exist.
 """
 
+import ipaddress
 import re
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -125,3 +126,16 @@ def plain(value: object) -> object:
     if isinstance(value, tuple):
         return [plain(inner) for inner in value]
     return value
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a port at `host`.
+
+    A name other than localhost counts as open: without resolving it the answer is unknown.
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -19,6 +19,7 @@ from node.config.settings import Settings
 from node.contract import Driver, ReceiptRules, ReplicaStatus
 from node.errors.common import UpgradeRefusedError, WrongModeError
 from node.monitoring.health import Health
+from node.monitoring.history import History
 from node.monitoring.pages import Pages
 from node.nameserver.local_broker import LocalBroker
 from node.nameserver.service import NameServerService
@@ -124,6 +125,8 @@ class NodeParts:
     """Reacts to damage that background work met."""
     warnings: Callable[[], tuple[str, ...]]
     """Returns the warnings for an operator, as sentences."""
+    history: History
+    """The last hour in numbers, once the node serves."""
     note_warnings: Callable[[], None]
     """Logs the warnings that are new."""
 
@@ -168,6 +171,15 @@ class NodeParts:
             level=self.level,
             level_max=LEVEL,
         )
+
+    def last_hour(self) -> pb.HistoryResponse:
+        """Return the samples of the last hour."""
+        groups = [
+            pb.GroupHistory(group=group, samples=[pb.LagSample(**row._asdict()) for row in rows])
+            for group, rows in self.history.groups.items()
+        ]
+        samples = [pb.HistorySample(**row._asdict()) for row in self.history.samples]
+        return pb.HistoryResponse(samples=samples, groups=groups)
 
     @staticmethod
     def events(request: pb.EventsRequest) -> pb.EventsResponse:

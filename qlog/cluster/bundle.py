@@ -50,10 +50,10 @@ def debug() -> None:
 async def bundle(client: "Client", file: Path | None) -> Printout:
     """Write one archive with what all nodes say of themselves.
 
-    Of each node: status, settings with their origins, events, the page of metrics, the stacks of
-    all threads and tasks, and the checksums of the last entries of its log. Of the cluster: topics,
-    groups and their lag. Of this machine: system, Python, packages, names of variables. What does
-    not answer is in missing.json with its error.
+    Of each node: status, settings with their origins, events, the last hour in numbers, the page of
+    metrics, the stacks of all threads and tasks, and the checksums of the last entries of its log.
+    Of the cluster: topics, groups and their lag. Of this machine: system, Python, packages, names
+    of variables. What does not answer is in missing.json with its error.
 
     Nothing of a secret, and no body of a message, is in it; names of topics, groups, clients and
     hosts are. FILE ends with .tar.zst, or with .tar.gz, which is the default without the extra
@@ -180,6 +180,7 @@ def _of(client: "Client", node: "NodeStatus") -> list[tuple[str, Awaitable[objec
     return [
         ("settings.json", admin.settings(node_id)),
         ("events.json", admin.events(node_id)),
+        ("history.json", admin.history(node_id)),
         ("metrics.txt", admin.metrics(node_id)),
         ("stacks.txt", admin.stacks(node_id)),
         ("tail.json", _tail(client, node)),

@@ -21,11 +21,14 @@ from quorumlog.admin.types import (
     HaGroup,
     HaPromotion,
     HaStatus,
+    HistorySample,
+    LagSample,
     LeaderInfo,
     MemberStatus,
     NodeDown,
     NodeEvent,
     NodeEvents,
+    NodeHistory,
     NodeSetting,
     NodeStatus,
     TopicDescription,
@@ -162,6 +165,17 @@ class Admin(GroupAdmin, MessageAdmin):
         """Return the page /metrics of a node, also of one without an HTTP port."""
         _, response = await self._at(node_id, admin_pb2.MetricsRequest())
         return str(response.page, "utf-8", "replace")
+
+    async def history(self, node_id: int) -> NodeHistory:
+        """Return the last hour of a node in numbers."""
+        _, response = await self._at(node_id, admin_pb2.HistoryRequest())
+        return NodeHistory(
+            tuple(of_pb(HistorySample, pb) for pb in response.samples),
+            {
+                row.group: tuple(of_pb(LagSample, pb) for pb in row.samples)
+                for row in response.groups
+            },
+        )
 
     async def cluster_status(self) -> ClusterStatus:
         """Ask every known node at once, for 2 s in all, and return all statuses.

@@ -212,6 +212,40 @@ class NodeSetting:
 
 
 @dataclass(frozen=True, slots=True)
+class HistorySample:
+    """The counts of a node in the `duration_ms` before a time, and its disk then. The times of
+    appends are the ends of buckets, powers of two; 0: there was none."""
+
+    unix_ms: int
+    duration_ms: int
+    in_messages: int
+    in_size_bytes: int
+    out_messages: int
+    out_size_bytes: int
+    append_p50_us: int
+    append_p99_us: int
+    disk_used_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class LagSample:
+    """The lag of a consumer group at a time; `age_ms` of the oldest message it has not consumed."""
+
+    unix_ms: int
+    message_count: int
+    age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHistory:
+    """The last hour of a node in samples of ten seconds, the oldest first; of the leader the lag of
+    the consumer groups with the most to do as well."""
+
+    samples: tuple[HistorySample, ...]
+    groups: dict[str, tuple[LagSample, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class MemberStatus:
     """A member as a node sees it. Only the leader knows `match_index` and `progress`."""
 

@@ -509,3 +509,55 @@ class MetricsResponse(_message.Message):
     PAGE_FIELD_NUMBER: _ClassVar[int]
     page: bytes
     def __init__(self, page: _Optional[bytes] = ...) -> None: ...
+
+class HistoryRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HistorySample(_message.Message):
+    __slots__ = ("unix_ms", "duration_ms", "in_messages", "in_size_bytes", "out_messages", "out_size_bytes", "append_p50_us", "append_p99_us", "disk_used_ratio")
+    UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    IN_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    IN_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OUT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    OUT_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    APPEND_P50_US_FIELD_NUMBER: _ClassVar[int]
+    APPEND_P99_US_FIELD_NUMBER: _ClassVar[int]
+    DISK_USED_RATIO_FIELD_NUMBER: _ClassVar[int]
+    unix_ms: int
+    duration_ms: int
+    in_messages: int
+    in_size_bytes: int
+    out_messages: int
+    out_size_bytes: int
+    append_p50_us: int
+    append_p99_us: int
+    disk_used_ratio: float
+    def __init__(self, unix_ms: _Optional[int] = ..., duration_ms: _Optional[int] = ..., in_messages: _Optional[int] = ..., in_size_bytes: _Optional[int] = ..., out_messages: _Optional[int] = ..., out_size_bytes: _Optional[int] = ..., append_p50_us: _Optional[int] = ..., append_p99_us: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ...) -> None: ...
+
+class LagSample(_message.Message):
+    __slots__ = ("unix_ms", "message_count", "age_ms")
+    UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    unix_ms: int
+    message_count: int
+    age_ms: int
+    def __init__(self, unix_ms: _Optional[int] = ..., message_count: _Optional[int] = ..., age_ms: _Optional[int] = ...) -> None: ...
+
+class GroupHistory(_message.Message):
+    __slots__ = ("group", "samples")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    samples: _containers.RepeatedCompositeFieldContainer[LagSample]
+    def __init__(self, group: _Optional[str] = ..., samples: _Optional[_Iterable[_Union[LagSample, _Mapping]]] = ...) -> None: ...
+
+class HistoryResponse(_message.Message):
+    __slots__ = ("samples", "groups")
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    samples: _containers.RepeatedCompositeFieldContainer[HistorySample]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupHistory]
+    def __init__(self, samples: _Optional[_Iterable[_Union[HistorySample, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupHistory, _Mapping]]] = ...) -> None: ...

@@ -108,6 +108,7 @@ class Admin(Wrapper[async_admin.Admin]):
     settings = blocking(async_admin.Admin.settings)
     stacks = blocking(async_admin.Admin.stacks)
     metrics = blocking(async_admin.Admin.metrics)
+    history = blocking(async_admin.Admin.history)
     transfer_leadership = blocking(async_admin.Admin.transfer_leadership)
     add_learner = blocking(async_admin.Admin.add_learner)
     promote = blocking(async_admin.Admin.promote)

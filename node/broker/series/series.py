@@ -133,6 +133,16 @@ class Series:
             self._add(series.transaction_counts, group if group in shown else REST, count)
         return series
 
+    def lags(self) -> dict[str, tuple[int, float]]:
+        """Return messages and age in s of the lag of each group that has series, over all topics;
+        empty where another node leads."""
+        series, lags = self.groups(), dict[str, tuple[int, float]]()
+        for (group, topic), count in (series.lag_counts if series else {}).items():
+            if group != REST and series is not None:
+                before, age_s = lags.get(group, (0, 0.0))
+                lags[group] = before + int(count), max(age_s, series.lag_s[group, topic])
+        return lags
+
     @staticmethod
     def _add(counts: ByGroup, label: str, count: int) -> None:
         counts[label] = counts.get(label, 0) + count

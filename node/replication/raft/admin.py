@@ -64,6 +64,10 @@ class RaftAdmin:
 
     # --- Status ---
 
+    async def history(self, _request: pb.HistoryRequest) -> pb.HistoryResponse:
+        """Return the last hour of this node in numbers."""
+        return self.parts.last_hour()
+
     async def events(self, request: pb.EventsRequest) -> pb.EventsResponse:
         """Return the last events of this node."""
         return self.parts.events(request)

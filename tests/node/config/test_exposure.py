@@ -8,10 +8,9 @@ import pytest
 from node.config.exposure import (
     ANYONE_MAY_BE_A_NODE,
     exposures,
-    is_loopback,
     serves_rocketmq,
 )
-from node.config.types import Address
+from node.config.types import Address, is_loopback
 from qlog.server.authority import Authority
 from tests.node.config.test_settings import problems, settings
 

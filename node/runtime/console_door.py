@@ -1,0 +1,95 @@
+"""The port of the console: a process of its own, which begins with the first browser.
+
+Owns the port and the process; must not know a page. Until a browser calls, there is nothing but a
+socket that listens. The process is `qlog console`, a client of this node like any other. It ends
+when no page was asked for in a while, and with the node, whose pipe it holds.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from node.config.types import Address
+
+IDLE_MS: Final = 600_000
+"""Time without a request after which the process ends."""
+_PAUSE_S: Final = 5.0
+"""Time after an end before the port starts another process."""
+_log: Final = structlog.get_logger(component="console")
+
+
+class ConsoleDoor:
+    """Starts the console of a node when somebody calls its port. Runs on the loop's thread."""
+
+    def __init__(self, mode: str, server: str, environment: Mapping[str, str]) -> None:
+        """`server`: host:port of this node for clients. `environment`: what the console needs to
+        get in, as the files of TLS."""
+        self._mode, self._server = mode, server
+        self._environment = {**os.environ, **environment}
+        self._socket: socket.socket | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.process: asyncio.subprocess.Process | None = None
+
+    def open(self, address: Address) -> int:
+        """Listen at an address; return the port. Raises OSError."""
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self._socket = socket.create_server((address.host, address.port), family=family)
+        self._socket.setblocking(False)
+        self._wait()
+        return int(self._socket.getsockname()[1])
+
+    async def close(self) -> None:
+        """Close the port, and end the process."""
+        if self._socket is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._socket)
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._socket.close()
+
+    def _wait(self) -> None:
+        assert self._socket is not None
+        asyncio.get_running_loop().add_reader(self._socket, self._begin)
+
+    def _begin(self) -> None:
+        assert self._socket is not None
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._task = asyncio.create_task(self._serve(self._socket), name="console")
+
+    async def _serve(self, listening: socket.socket) -> None:
+        """Run one process until it ends, then listen again."""
+        fd = listening.fileno()
+        command = [
+            *(sys.executable, "-P", "-m", "qlog", "console", "--fd", str(fd)),
+            *("--server", self._server, "--mode", self._mode, "--idle-ms", str(IDLE_MS)),
+        ]
+        try:
+            self.process = process = await asyncio.create_subprocess_exec(
+                *command,
+                env=self._environment,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                pass_fds=(fd,),
+            )
+        except OSError as error:
+            _log.error("the console does not start", error=str(error))
+        else:
+            _log.info("the console begins", pid=process.pid, mode=self._mode)
+            try:
+                code = await process.wait()
+            except asyncio.CancelledError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+                raise
+            _log.info("the console has ended", pid=process.pid, exit_code=code)
+        await asyncio.sleep(_PAUSE_S)
+        self._wait()

@@ -1,0 +1,215 @@
+"""The routes of the console, and how a page is made, streamed and changed.
+
+Owns the way from a request to a page: each page is an address, a template, and a function that
+returns what the template shows. The part of a page with the id `live` is sent again as it changes,
+while the page is open. Errors of the cluster are pages, too. Must not know what a page shows.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, urlencode
+
+import jinja2
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from qlog.console.cluster import Cluster
+from qlog.console.links import link
+from qlog.console.shield import RefusedError, Shield, Tokens
+from qlog.console.shown import FILTERS
+from quorumlog.command_errors import ExitCode, explain
+from quorumlog.errors import InvalidRequestError, QuorumlogError
+
+_HERE: Final = Path(__file__).parent
+STREAM_COUNT_MAX: Final = 64
+FORM_SIZE_BYTES_MAX: Final = 6 << 20
+_INTERVAL_S: Final = 2.0
+_STATUS: Final = {ExitCode.NOT_FOUND: 404, ExitCode.USAGE: 400, ExitCode.REFUSED: 409}
+
+Context = dict[str, Any]
+Show = Callable[[Cluster, Request], Awaitable[Context]]
+
+
+class Page(NamedTuple):
+    """One page."""
+
+    path: str
+    template: str
+    show: Show
+    """Returns what the template shows."""
+
+
+class Change(NamedTuple):
+    """One change, which a form asks for; only consoles that are `full` carry it out."""
+
+    path: str
+    do: Callable[[Cluster, Request, dict[str, str]], Awaitable[tuple[str, str]]]
+    """Returns the address of the page to show next, and what was done."""
+
+
+class Console:
+    """The application over one cluster."""
+
+    def __init__(self, cluster: Cluster, pages: Sequence[Page], changes: Sequence[Change]) -> None:
+        self._cluster = cluster
+        self._tokens = Tokens()
+        self._stream_count = self.request_count = 0
+        self.is_stopping = asyncio.Event()
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= FILTERS
+        self._templates.globals |= {"link": link, "json": json.dumps}
+        self._templates.globals["parts"] = self._templates.get_template("parts.html").module
+        self.routes = [
+            *(Route(page.path, self._page(page), methods=["GET"]) for page in pages),
+            *(Route("/stream" + page.path, self._stream(page), methods=["GET"]) for page in pages),
+            *(Route(change.path, self._change(change), methods=["POST"]) for change in changes),
+            Mount("/static", StaticFiles(directory=_HERE / "static")),
+        ]
+
+    async def idle(self, idle_s: float) -> None:
+        """Return once no page was asked for, and none is open, for a time."""
+        seen, asked = -1, 0
+        while seen != (asked := self.request_count) or self._stream_count:
+            seen = asked
+            await asyncio.sleep(idle_s)
+
+    def application(self, names: Sequence[str]) -> Starlette:
+        """Return the application; `names` as for `Shield`."""
+        return Starlette(
+            routes=self.routes,
+            middleware=[Middleware(Shield, names=names)],
+            exception_handlers={404: self._not_found},
+        )
+
+    # --- Pages ---
+
+    def _page(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            self.request_count += 1
+            try:
+                context = await page.show(self._cluster, request)
+            except (QuorumlogError, RefusedError) as error:
+                return self._error(request, error)
+            if isinstance(context.get("response"), Response):
+                return context["response"]  # type: ignore[no-any-return]  # A file.
+            return HTMLResponse(self._render(page.template, request, context))
+
+        return serve
+
+    def _render(self, template: str, request: Request, context: Context) -> str:
+        return self._templates.get_template(template).render(self._all(request, context))
+
+    def _all(self, request: Request, context: Context) -> Context:
+        path = request.url.path.removeprefix("/stream")
+        return {
+            "path": path,
+            "query": dict(request.query_params),
+            "is_full": self._cluster.is_full,
+            "token": self._tokens.value,
+            "cluster_id": self._cluster.client.cluster_id,
+            "done": request.query_params.get("done", ""),
+            **context,
+        }
+
+    def _error(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, RefusedError):
+            context = {"what": str(error), "why": "", "do": ""}
+            return HTMLResponse(self._render("error.html", request, context), error.status)
+        said = explain(error)
+        context = {"what": said.what, "why": said.why, "do": said.do}
+        is_wrong = isinstance(error, InvalidRequestError) or said.code == "node.bad_request"
+        status = 400 if is_wrong else _STATUS.get(said.exit_code, 503)
+        return HTMLResponse(self._render("error.html", request, context), status)
+
+    async def _not_found(self, request: Request, _: Exception) -> Response:
+        return self._error(request, RefusedError(404, "There is no such page."))
+
+    # --- Streams ---
+
+    def _stream(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            if self._stream_count >= STREAM_COUNT_MAX:
+                return Response("too many open pages", 503)
+            return StreamingResponse(
+                self._changes_of(page, request), media_type="text/event-stream"
+            )
+
+        return serve
+
+    async def _changes_of(self, page: Page, request: Request) -> AsyncIterator[str]:
+        """Yield the live part of a page whenever it has changed."""
+        self._stream_count += 1
+        last = ""
+        try:
+            while not self.is_stopping.is_set():
+                try:
+                    context = self._all(request, await page.show(self._cluster, request))
+                    template = self._templates.get_template(page.template)
+                    block = template.blocks["live"]
+                    html = "".join(block(template.new_context(context)))
+                    event = f"event: live\ndata: {json.dumps(html)}\n\n"
+                except QuorumlogError as error:
+                    event = f"event: trouble\ndata: {json.dumps(explain(error).what)}\n\n"
+                if event != last:
+                    last = event
+                    yield event
+                else:
+                    yield ": nothing new\n\n"
+                try:
+                    async with asyncio.timeout(_INTERVAL_S):
+                        await self.is_stopping.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            self._stream_count -= 1
+
+    # --- Changes ---
+
+    def _change(self, change: Change) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            try:
+                if not self._cluster.is_full:
+                    text = "This console only reads; qlog console --mode full may change things."
+                    raise RefusedError(403, text)
+                form = await _form(request)
+                self._tokens.check(request, form.pop("token", ""))
+                where, done = await change.do(self._cluster, request, form)
+            except (QuorumlogError, RefusedError) as error:
+                return self._error(request, error)
+            return RedirectResponse(
+                f"{where}{'&' if '?' in where else '?'}{urlencode({'done': done})}", 303
+            )
+
+        return serve
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form, the last of each name; files are their text. Bounded."""
+    size_bytes = 0
+    data = bytearray()
+    async for part in request.stream():
+        size_bytes += len(part)
+        if size_bytes > FORM_SIZE_BYTES_MAX:
+            raise RefusedError(413, f"A form may have {FORM_SIZE_BYTES_MAX:,} bytes.")
+        data += part
+    kind = request.headers.get("content-type", "").partition(";")[0]
+    if kind != "application/x-www-form-urlencoded":
+        raise RefusedError(415, "A form comes as application/x-www-form-urlencoded.")
+    try:
+        pairs = parse_qsl(data.decode("ascii"), keep_blank_values=True, max_num_fields=100)
+    except ValueError as error:
+        raise RefusedError(400, f"This is no form: {error}.") from error
+    return dict(pairs)

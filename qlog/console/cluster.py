@@ -1,0 +1,91 @@
+"""The connection of a console to its cluster, shared by all pages.
+
+Owns the client and how long an answer serves several pages: many open tabs ask the cluster no more
+often than one. Must not know any page.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Final, TypeVar
+
+import quorumlog
+from quorumlog.admin.types import ClusterStatus, NodeDown, NodeEvent, NodeEvents, NodeHistory
+from quorumlog.errors import DeadlineError, QuorumlogError, UnavailableError
+
+SHARED_S: Final = 1.0
+"""An answer serves all that ask within this time."""
+_SHARED_COUNT_MAX: Final = 256
+_T = TypeVar("_T")
+
+
+class Cluster:
+    """What pages ask. One per console, for one event loop."""
+
+    def __init__(self, client: quorumlog.Client, *, is_full: bool) -> None:
+        """`is_full`: whether pages may change the cluster."""
+        self.client: Final = client
+        self.is_full: Final = is_full
+        self._shared: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
+        self._events: dict[int, NodeEvents] = {}
+
+    async def shared(self, key: Hashable, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """Return an answer that is at most `SHARED_S` old; those who ask together share one."""
+        now = time.monotonic()
+        found = self._shared.get(key)
+        if found is None or now - found[0] > SHARED_S:
+            for old in [k for k, (at, _) in self._shared.items() if now - at > SHARED_S]:
+                del self._shared[old]
+            if len(self._shared) >= _SHARED_COUNT_MAX:
+                return await ask()
+            found = self._shared[key] = now, asyncio.ensure_future(ask())
+            found[1].add_done_callback(lambda done: done.cancelled() or done.exception())
+        answer: _T = await asyncio.shield(found[1])
+        return answer
+
+    async def status(self) -> ClusterStatus:
+        """Return the status of all nodes."""
+        return await self.shared("status", self.client.admin.cluster_status)
+
+    async def node_ids(self) -> list[int]:
+        """Return the nodes that answer."""
+        nodes = (await self.status()).nodes
+        return sorted(node.node_id for node in nodes if not isinstance(node, NodeDown))
+
+    async def histories(self) -> dict[int, NodeHistory]:
+        """Return the last hour of each node that answers."""
+        return await self.shared("histories", self._histories)
+
+    async def _histories(self) -> dict[int, NodeHistory]:
+        ids = await self.node_ids()
+        found = await asyncio.gather(*(self.try_node(self.client.admin.history(n)) for n in ids))
+        return {n: said for n, said in zip(ids, found, strict=True) if said is not None}
+
+    async def events(self) -> list[NodeEvent]:
+        """Return the events of all nodes that answer, the newest first."""
+        return await self.shared("events", self._all_events)
+
+    async def _all_events(self) -> list[NodeEvent]:
+        ids, known = await self.node_ids(), self._events
+        asked = [self.client.admin.events(n, after=known.get(n)) for n in ids]
+        for said in await asyncio.gather(*map(self.try_node, asked)):
+            if said is not None:
+                before = known.get(said.node_id)
+                is_same = before is not None and before.began_unix_ms == said.began_unix_ms
+                kept = before.events if before is not None and is_same else ()
+                events = (*kept, *said.events)[-1_000:]
+                known[said.node_id] = NodeEvents(said.node_id, said.began_unix_ms, events)
+        every = [event for said in known.values() for event in said.events]
+        return sorted(every, key=lambda one: (one.unix_ms, one.node_id, one.number), reverse=True)
+
+    @staticmethod
+    async def try_node(call: Awaitable[_T]) -> _T | None:
+        """Return the answer of a node; None if it gives none, which its status says as well."""
+        try:
+            return await call
+        except (UnavailableError, DeadlineError):
+            return None
+        except QuorumlogError as error:
+            if error.code == "node.unknown_method":  # An older build.
+                return None
+            raise

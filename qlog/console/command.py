@@ -1,0 +1,129 @@
+"""`qlog console`: a cluster in a browser.
+
+Owns the options and the life of the server; `app` has the pages.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import click
+
+from qlog.connection import connected, run, server_option, stop_on_signals, until
+from quorumlog.command_errors import CliError, ExitCode
+
+_PORT: Final = 8088
+_IDLE_MS: Final = 600_000
+_TITLE: Final = "QuorumLog console"
+
+
+@click.command()
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=_PORT,
+    show_default=True,
+    help="Port of the pages; 0: one that is free.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="IP address of the pages. Whoever reaches it can read every message.",
+)
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="HOST",
+    help="A host name by which browsers call it, beside IP addresses and localhost.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["read", "full"]),
+    default="read",
+    show_default=True,
+    help="full: pages can send messages, reset groups, and send dead letters again.",
+)
+@click.option("--fd", type=int, hidden=True)
+@click.option("--idle-ms", type=int, hidden=True)
+@server_option
+def console(
+    port: int,
+    host: str,
+    names: tuple[str, ...],
+    mode: str,
+    fd: int | None,
+    idle_ms: int | None,
+    server: str | None,
+) -> int:
+    """Show the cluster in a browser: nodes, topics, messages, groups, events.
+
+    A client of the cluster like any other, on any machine that reaches a node.
+    Its pages load nothing from elsewhere. It asks for no password: beyond
+    loopback, put it behind something that does.
+
+    \b
+    Examples:
+      qlog console
+      qlog console --server node1:8081 --mode full
+      qlog console --host 0.0.0.0 --name console.example.com
+    """
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        text = f"{host!r} is no IP address; name one, and the host name with --name"
+        raise click.BadParameter(text, param_hint="--host") from None
+    of_node = None if fd is None else OfNode(fd, idle_ms or _IDLE_MS)
+    return run(_console(port, host, names, server, of_node, is_full=mode == "full"))
+
+
+class OfNode(NamedTuple):
+    """What a node gives the console that it starts."""
+
+    fd: int
+    """The socket, which listens."""
+    idle_ms: int
+    """Time without a request after which the console ends."""
+
+
+async def _console(
+    port: int,
+    host: str,
+    names: tuple[str, ...],
+    server: str | None,
+    of_node: OfNode | None,
+    *,
+    is_full: bool,
+) -> int:
+    try:
+        from qlog.console.server import listening, serve
+    except ImportError as error:
+        raise CliError(
+            f"the console needs a package that is not installed: {error.name}",
+            "it is of the server distribution",
+            "pip install quorumlog-server",
+        ) from error
+    with stop_on_signals() as stop:
+        async with connected(server) as client:
+            await client.admin.cluster_status()
+            bound = listening(host, port) if of_node is None else socket.socket(fileno=of_node.fd)
+            async with serve(client, bound, names, is_full=is_full) as running:
+                if of_node is None:
+                    address = f"{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
+                    click.echo(f"{_TITLE} of {client.cluster_id}: http://{address}/")
+                    click.echo("Ctrl-C ends it", err=True)
+                    await stop.requested.wait()
+                else:
+                    end = asyncio.ensure_future(running.idle(of_node.idle_ms / 1000))
+                    asyncio.get_running_loop().add_reader(0, end.cancel)  # The node has ended.
+                    await until(stop.requested, _ended(end))
+    return ExitCode.OK
+
+
+async def _ended(task: "asyncio.Future[None]") -> None:
+    with suppress(asyncio.CancelledError):
+        await task

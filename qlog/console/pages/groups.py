@@ -1,0 +1,122 @@
+"""Consumer groups: the list, and the lag, members and dead letters of one; reset and resend."""
+
+import asyncio
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from qlog.console.charts import of_lag
+from qlog.console.cluster import Cluster
+from qlog.console.links import link
+from qlog.console.paging import page_of
+from qlog.console.shield import RefusedError
+from quorumlog.errors import NotFoundError
+from quorumlog.records.queues import Queue
+
+_PAGE_COUNT: Final = 50
+_QUEUE_COUNT: Final = 200
+_LETTER_COUNT: Final = 50
+
+
+async def show_all(cluster: Cluster, request: Request) -> dict[str, Any]:
+    """Return a page of the groups whose names contain a text, those with the most lag first."""
+    wanted = request.query_params.get("find", "")
+    groups = await cluster.shared("groups", cluster.client.admin.list_groups)
+    found = [one for one in groups if wanted.lower() in one.group.lower()]
+    found.sort(key=lambda one: (-one.lag_count, one.group))
+    return {"groups": page_of(found, request, _PAGE_COUNT), "count": len(groups), "find": wanted}
+
+
+async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
+    """Return a group: its queues, members, lag over the hour, settings and dead letters."""
+    group, admin = request.path_params["group"], cluster.client.admin
+    described = await cluster.shared(("group", group), lambda: admin.describe_group(group))
+    histories = await cluster.histories()
+    lags = [one.groups[group] for one in histories.values() if group in one.groups]
+    letters, settings, popped = await asyncio.gather(
+        _or_empty(admin.dead_letters(group, max_count=_LETTER_COUNT)),
+        _or_none(admin.group_settings(group)),
+        _or_empty(admin.describe_pop(group)),
+    )
+    return {
+        "group": described,
+        "queues": page_of(described.queues, request, _QUEUE_COUNT),
+        "charts": of_lag(max(lags, key=len)) if lags else [],
+        "letters": letters,
+        "settings": settings,
+        "popped": popped,
+    }
+
+
+async def _or_empty(call: Any) -> list[Any]:
+    try:
+        return list(await call)
+    except NotFoundError:
+        return []
+
+
+async def _or_none(call: Any) -> Any:
+    try:
+        return await call
+    except NotFoundError:
+        return None
+
+
+async def show_reset(cluster: Cluster, request: Request) -> dict[str, Any]:
+    """Return what a reset would do: a dry run."""
+    group, query = request.path_params["group"], request.query_params
+    topic, position = query.get("topic", ""), query.get("position", "")
+    described = await cluster.client.admin.describe_group(group)
+    context = {"group": described, "topic": topic, "position": position, "rows": None}
+    if topic and position:
+        now = await cluster.client.admin.fetch_offsets(group)
+        new = await _positions(cluster, topic, position)
+        context["rows"] = [
+            {"queue": queue, "now": now.get(queue), "new": offset} for queue, offset in new.items()
+        ]
+    return context
+
+
+async def _positions(cluster: Cluster, topic: str, position: str) -> dict[Any, int]:
+    """Return the offset that a position means in each queue of a topic."""
+    client = cluster.client
+    queues = await client.queue_offsets(topic)
+    offsets = []
+    for one in queues:
+        if position.startswith("@") and position[1:].isdecimal():
+            offset = await client.offset_by_time(
+                topic, one.queue_id, int(position[1:]), broker_group=one.broker_group
+            )
+        elif position in ("first", "end"):
+            offset = getattr(one, f"{position}_offset")
+        elif position.isdecimal():
+            offset = min(max(int(position), one.first_offset), one.end_offset)
+        else:
+            raise RefusedError(400, "A position is first, end, an offset, or @ and Unix ms.")
+        offsets.append(offset)
+    return {
+        Queue(one.topic, one.queue_id, one.broker_group): offset
+        for one, offset in zip(queues, offsets, strict=True)
+    }
+
+
+async def reset(cluster: Cluster, request: Request, form: dict[str, str]) -> tuple[str, str]:
+    """Move the offsets of a group without members, as the dry run showed."""
+    group = request.path_params["group"]
+    topic, position = form.get("topic", ""), form.get("position", "")
+    moved = await cluster.client.admin.reset_offsets(group, topic, position)
+    return link("groups", group), f"{len(moved)} queues of {topic} are at {position}"
+
+
+async def resend(cluster: Cluster, request: Request, form: dict[str, str]) -> tuple[str, str]:
+    """Send one dead letter again to the topic that it came from."""
+    group, text = request.path_params["group"], form.get("offset", "")
+    if not text.isdecimal():
+        raise RefusedError(400, "offset is a whole number.")
+    sent = await cluster.client.admin.resend_dead_letters(
+        group, [int(text)], broker_group=form.get("broker_group", "")
+    )
+    if sent.kept:
+        raise RefusedError(409, f"Dead letter {text} stays: {sent.kept[0].reason}.")
+    before = "had been sent again before" if sent.already_resent else "was sent again"
+    return link("groups", group), f"dead letter {text} {before}"

@@ -1,0 +1,53 @@
+"""Nodes: the list, and the replication, memory and log of one."""
+
+from typing import Any
+
+from starlette.requests import Request
+
+from qlog.cluster.node_rows import status_rows
+from qlog.console.charts import of_nodes
+from qlog.console.cluster import Cluster
+from quorumlog.admin.types import NodeDown
+from quorumlog.errors import NotFoundError
+
+_EVENT_COUNT = 20
+
+
+async def show_all(cluster: Cluster, _request: Request) -> dict[str, Any]:
+    """Return the nodes of all broker groups."""
+    return {"rows": status_rows(await cluster.status())}
+
+
+async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
+    """Return what a node says of itself, of its followers, and its last hour."""
+    node_id = int(request.path_params["node_id"])
+    status = await cluster.status()
+    rows = {row["node_id"]: row for row in status_rows(status)}
+    if node_id not in rows:
+        raise NotFoundError(f"there is no node {node_id}; see the list of nodes")
+    node = next(one for one in status.nodes if one.node_id == node_id)
+    histories = await cluster.histories()
+    own = {node_id: histories[node_id]} if node_id in histories else {}
+    ha = None
+    if not isinstance(node, NodeDown):
+        ha = await _ha(cluster, node_id)
+    events = [event for event in await cluster.events() if event.node_id == node_id]
+    return {
+        "row": rows[node_id],
+        "node": None if isinstance(node, NodeDown) else node,
+        "members": () if isinstance(node, NodeDown) else node.members,
+        "ha": ha,
+        "charts": of_nodes(own),
+        "events": events[:_EVENT_COUNT],
+    }
+
+
+async def _ha(cluster: Cluster, node_id: int) -> Any:
+    from quorumlog.errors import ServerError
+
+    try:
+        return await cluster.try_node(cluster.client.admin.ha_status(node_id))
+    except ServerError as error:
+        if error.code == "node.wrong_mode":
+            return None
+        raise

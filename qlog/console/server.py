@@ -1,0 +1,86 @@
+"""The server of the console: its port, its pages, and its end.
+
+Owns the table of pages and changes. Must not know how a page is made.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final
+
+import uvicorn
+
+import quorumlog
+from qlog.console.app import Change, Console, Page
+from qlog.console.cluster import Cluster
+from qlog.console.pages import groups, messages, nodes, overview, topics
+from quorumlog.command_errors import CliError
+
+PAGES: Final = (
+    Page("/", "overview.html", overview.show),
+    Page("/events", "events.html", overview.show_events),
+    Page("/topics", "topics.html", topics.show_all),
+    Page("/topics/{topic}", "topic.html", topics.show_one),
+    Page("/topics/{topic}/messages", "messages.html", messages.show_queue),
+    Page("/topics/{topic}/tail", "tail.html", messages.show_tail),
+    Page("/topics/{topic}/find", "find.html", messages.show_found),
+    Page("/topics/{topic}/send", "send.html", messages.show_send),
+    Page("/messages/{id}", "message.html", messages.show_one),
+    Page("/groups", "groups.html", groups.show_all),
+    Page("/groups/{group}", "group.html", groups.show_one),
+    Page("/groups/{group}/reset", "reset.html", groups.show_reset),
+    Page("/nodes", "nodes.html", nodes.show_all),
+    Page("/nodes/{node_id:int}", "node.html", nodes.show_one),
+)
+CHANGES: Final = (
+    Change("/topics/{topic}/send", messages.send),
+    Change("/groups/{group}/reset", groups.reset),
+    Change("/groups/{group}/resend", groups.resend),
+)
+_STOP_S: Final = 2
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the command."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises CliError for a port that is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise CliError(
+            f"the console cannot listen on {host}:{port}", why, "name a port that is free: --port"
+        ) from error
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    client: quorumlog.Client, bound: socket.socket, names: Sequence[str], *, is_full: bool
+) -> AsyncIterator[Console]:
+    """Serve the pages of a cluster on a socket that listens."""
+    console = Console(Cluster(client, is_full=is_full), PAGES, CHANGES)
+    config = uvicorn.Config(
+        console.application(names),
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_STOP_S,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve([bound]), name="console")
+    try:
+        yield console
+    finally:
+        console.is_stopping.set()
+        server.should_exit = True
+        await task

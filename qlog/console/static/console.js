@@ -1,0 +1,139 @@
+// What pages do beside being read: the live part follows the cluster, charts are drawn, keys work.
+// A page is whole without this file, but for charts.
+"use strict";
+
+const live = document.getElementById("live");
+const state = document.getElementById("state");
+const plots = new Map();
+
+function css(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function colors() {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  return dark
+    ? ["#7fd6a2", "#8ab4f8", "#f2c169", "#ff9d94", "#c9a7f5", "#7fdce6"]
+    : ["#14653a", "#0b57d0", "#9a5b00", "#a31515", "#6b2fb5", "#00707d"];
+}
+
+function clock(time) {
+  return new Date(time * 1000).toTimeString().slice(0, 5);
+}
+
+function short(value) {
+  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
+    if (value >= size) return +(value / size).toFixed(2) + unit;
+  }
+  return String(+value.toFixed(2));
+}
+
+function draw(box) {
+  const text = box.dataset.chart;
+  const known = plots.get(box);
+  const chart = JSON.parse(text);
+  if (known && known.labels === chart.labels.join("\n")) {
+    if (known.text !== text) known.plot.setData(chart.data);
+    known.text = text;
+    return;
+  }
+  if (known) known.plot.destroy();
+  const lines = colors();
+  const axis = { stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
+  const plot = new uPlot({
+    width: Math.max(200, box.clientWidth),
+    height: Math.max(120, box.clientHeight - 40),
+    cursor: { points: { size: 6 } },
+    scales: { y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] } },
+    axes: [{ ...axis, values: (_, times) => times.map(clock) }, { ...axis, size: 60, values: (_, values) => values.map(short) }],
+    legend: { live: false, show: chart.labels.length > 1 },
+    series: [{}, ...chart.labels.map((label, i) => ({ label, stroke: lines[i % lines.length], width: 2, spanGaps: true }))],
+  }, chart.data, box);
+  plots.set(box, { plot, text, labels: chart.labels.join("\n") });
+}
+
+function drawAll() {
+  for (const box of document.querySelectorAll(".chart")) draw(box);
+  for (const [box, { plot }] of plots) {
+    if (!box.isConnected) { plot.destroy(); plots.delete(box); }
+  }
+}
+
+// Change a tree into another one, node by node, so that focus, selection and open parts stay.
+function morph(from, to) {
+  if (from.nodeType !== to.nodeType || from.nodeName !== to.nodeName) {
+    from.replaceWith(to);
+    return;
+  }
+  if (from.nodeType !== Node.ELEMENT_NODE) {
+    if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
+    return;
+  }
+  for (const { name } of [...from.attributes]) {
+    if (!to.hasAttribute(name) && name !== "open") from.removeAttribute(name);
+  }
+  for (const { name, value } of to.attributes) {
+    if (from.getAttribute(name) !== value) from.setAttribute(name, value);
+  }
+  if (from.classList.contains("chart")) return;
+  morphChildren(from, to);
+}
+
+function morphChildren(from, to) {
+  const news = [...to.childNodes];
+  const olds = [...from.childNodes];
+  news.forEach((node, i) => {
+    if (olds[i]) morph(olds[i], node);
+    else from.append(node);
+  });
+  for (const node of olds.slice(news.length)) node.remove();
+}
+
+function follow() {
+  const source = new EventSource("/stream" + location.pathname + location.search);
+  const say = (text, isLost) => {
+    state.textContent = text;
+    state.classList.toggle("lost", isLost);
+  };
+  source.addEventListener("live", (event) => {
+    const next = document.createElement("div");
+    next.innerHTML = JSON.parse(event.data);
+    morphChildren(live, next);
+    drawAll();
+    say("live", false);
+  });
+  source.addEventListener("trouble", (event) => say(JSON.parse(event.data), true));
+  source.addEventListener("error", () => say("the console does not answer", true));
+  addEventListener("pagehide", () => source.close());
+}
+
+const pages = { o: "/", t: "/topics", c: "/groups", n: "/nodes", e: "/events" };
+let isGoing = false;
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.nodeName)) return;
+  if (event.key === "/") {
+    const box = document.querySelector("[data-search]");
+    if (box) { event.preventDefault(); box.focus(); }
+  } else if (isGoing && pages[event.key]) {
+    location.href = pages[event.key];
+  }
+  isGoing = event.key === "g";
+});
+
+addEventListener("resize", () => {
+  for (const [box, { plot }] of plots) plot.setSize({ width: Math.max(200, box.clientWidth), height: plot.height });
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const [box, { plot }] of plots) { plot.destroy(); plots.delete(box); }
+  drawAll();
+});
+for (const form of document.querySelectorAll("form[data-id]")) {
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    location.href = "/messages/" + encodeURIComponent(form.elements.id.value.trim());
+  });
+}
+
+drawAll();
+if (live && live.childElementCount) follow();
