@@ -97,10 +97,10 @@ class Report:
         """The worst of all findings."""
         return max((one for one, _ in self.findings), key=_WORST_LAST.index, default=Severity.OK)
 
-    def line(self, good: str) -> str:
-        """Return the line, the worst findings first; `good` is the text of a state without any."""
+    def line(self) -> str:
+        """Return the line, the worst findings first."""
         worst = sorted(self.findings, key=lambda finding: -_WORST_LAST.index(finding[0]))
-        texts = [text for _, text in worst[:_TEXT_COUNT_MAX]] or [good]
+        texts = [text for _, text in worst[:_TEXT_COUNT_MAX]] or ["all is well"]
         if (more := len(worst) - _TEXT_COUNT_MAX) > 0:
             texts.append(f"{more} more")
         head = f"QUORUMLOG {self.severity.name} - {'; '.join(map(_plain, texts))}"
@@ -119,10 +119,11 @@ class _Plugin(click.Command):
         return _told(lambda: super(_Plugin, self).make_context(*args, **extra))
 
     def invoke(self, ctx: click.Context) -> Any:
-        return _told(lambda: super(_Plugin, self).invoke(ctx))
+        return _told(lambda: super(_Plugin, self).invoke(ctx), ctx.params["output"])
 
 
-def _told(work: Callable[[], _Result]) -> _Result:
+def _told(work: Callable[[], _Result], output: Format = Format.TABLE) -> _Result:
+    """Return what the work returns. Prints its error as a report, and raises Exit."""
     try:
         return work()
     except (click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -130,11 +131,21 @@ def _told(work: Callable[[], _Result]) -> _Result:
     except Exception as error:
         # Refused by each address is a service that is down; anything else was not looked at.
         is_down = isinstance(error, UnavailableError)
-        severity = Severity.CRITICAL if is_down else Severity.UNKNOWN
-        report, told = Report([(severity, "")]), explain(error)
-        report.findings = [(severity, f"{told.what}: {told.why}; {told.do}")]
-        click.echo(report.line(""))
-        raise click.exceptions.Exit(severity) from error
+        severity, told = Severity.CRITICAL if is_down else Severity.UNKNOWN, explain(error)
+        report = Report([(severity, f"{told.what}: {told.why}; {told.do}")])
+        raise click.exceptions.Exit(_shown(report, output)) from error
+
+
+def _shown(report: Report, output: Format) -> Severity:
+    """Print a report, and return its exit code."""
+    state = report.severity
+    if output is Format.TABLE:
+        click.echo(report.line())
+    else:
+        rows = [{"severity": one.name, "text": text} for one, text in report.findings]
+        record = {"state": state.name, "exit_code": int(state)}
+        print_record(record | {"findings": rows, "values": report.values}, output)
+    return state
 
 
 @click.command(cls=_Plugin)
@@ -195,15 +206,7 @@ def check(
     2 CRITICAL, also when no node can be reached, 3 UNKNOWN: it could not look within --timeout, or
     the command line makes no sense.
     """
-    report = run(_within_timeout(server, subjects, lag_warning, lag_critical))
-    state = report.severity
-    if output is Format.TABLE:
-        click.echo(report.line("all is well"))
-    else:
-        rows = [{"severity": one.name, "text": text} for one, text in report.findings]
-        record = {"state": state.name, "exit_code": int(state)}
-        print_record(record | {"findings": rows, "values": report.values}, output)
-    return state
+    return _shown(run(_within_timeout(server, subjects, lag_warning, lag_critical)), output)
 
 
 async def _within_timeout(server: str | None, *options: Any) -> Report:
@@ -291,7 +294,7 @@ async def _damage(client: "Client", status: "ClusterStatus", report: Report) -> 
             if event.level in ("error", "critical") and event.unix_ms >= lo_unix_ms
         ]
         if recent:
-            what = f"{len(recent)} errors in its log, the last one: {recent[-1].text}"
+            what = f"errors in its log: {len(recent)}, the last one: {recent[-1].text}"
             report.add(Severity.WARNING, f"node {node_id}: {what}")
 
     await asyncio.gather(*(errors_of(node.node_id) for node in up))

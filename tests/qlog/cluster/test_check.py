@@ -52,7 +52,9 @@ def test_what_could_not_be_looked_at_is_unknown(qlog: Qlog) -> None:
     assert "No such option" in line(qlog, "--unknown", code=3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = f"127.0.0.1:{silent.getsockname()[1]}"
-        line(qlog, "--server", server, "--timeout", "300ms", code=3)
+        arguments = ("--server", server, "--timeout", "300ms")
+        assert "no answer within 300 ms" in line(qlog, *arguments, code=3)
+        assert qlog.json("check", *arguments, code=3)["state"] == "UNKNOWN"
 
 
 @pytest.mark.long
@@ -105,4 +107,4 @@ def test_damage_is_told_by_the_log_of_the_node(tmp_path: Path) -> None:
         line(qlog, "--only", "damage", code=0)
         flip(cluster, damaged)
         wait_for("it to be found", lambda: qlog("check", code=None).exit_code)
-        assert f"node {damaged}: 1 errors in its log" in line(qlog, "--only", "damage", code=1)
+        assert f"node {damaged}: errors in its log: 1," in line(qlog, "--only", "damage", code=1)
