@@ -33,6 +33,7 @@ from quorumlog.admin.types import (
     NodeStatus,
     TopicDescription,
     TopicInfo,
+    TopicPage,
 )
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
@@ -113,12 +114,33 @@ class Admin(GroupAdmin, MessageAdmin):
 
     async def list_topics(self, *, with_system: bool = False) -> list[TopicInfo]:
         """Return all topics by name."""
-        answers, away = await self._each(admin_pb2.ListTopicsRequest(with_system=with_system))
+        request = admin_pb2.ListTopicsRequest(with_system=with_system)
+        return list((await self._topics(request)).topics)
+
+    async def topic_page(
+        self, *, containing: str = "", after: str = "", max_count: int = 50
+    ) -> TopicPage:
+        """Return the first topics behind a name, of those with a text in their names, in any case.
+
+        For a long list, a page at a time: `after` is the last name of the page before.
+        """
+        request = admin_pb2.ListTopicsRequest(
+            containing=containing, after=after, max_count=max_count
+        )
+        return await self._topics(request)
+
+    async def _topics(self, request: admin_pb2.ListTopicsRequest) -> TopicPage:
+        answers, away = await self._each(request)
         by_topic: dict[str, Answers] = {}
         for name, response in answers.items():
             for topic in response.topics:
                 by_topic.setdefault(topic.topic, {})[name] = topic
-        return [TopicInfo.of(by_topic[topic], away) for topic in sorted(by_topic)]
+        names = sorted(by_topic)[: request.max_count or None]
+        return TopicPage(
+            tuple(TopicInfo.of(by_topic[topic], away) for topic in names),
+            max((response.matched_count for response in answers.values()), default=0),
+            max((response.topic_count for response in answers.values()), default=0),
+        )
 
     async def describe_topic(self, topic: str) -> TopicDescription:
         """Return a topic and the state of its queues. Raises UnknownTopicError."""

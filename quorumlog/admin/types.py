@@ -55,6 +55,16 @@ class TopicInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicPage:
+    """Some topics by name. `matched_count` of all `topic_count` names have the text that was
+    asked for, in the broker group with the most of them."""
+
+    topics: tuple[TopicInfo, ...]
+    matched_count: int
+    topic_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueueInfo:
     """A queue of a topic: offsets [first_offset, end_offset); `last_store_unix_ms` 0: empty."""
 

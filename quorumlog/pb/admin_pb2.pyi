@@ -55,16 +55,26 @@ class DeleteTopicResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("with_system",)
+    __slots__ = ("with_system", "containing", "after", "max_count")
     WITH_SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    CONTAINING_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
     with_system: bool
-    def __init__(self, with_system: _Optional[bool] = ...) -> None: ...
+    containing: str
+    after: str
+    max_count: int
+    def __init__(self, with_system: _Optional[bool] = ..., containing: _Optional[str] = ..., after: _Optional[str] = ..., max_count: _Optional[int] = ...) -> None: ...
 
 class ListTopicsResponse(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "matched_count", "topic_count")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MATCHED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
-    def __init__(self, topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
+    matched_count: int
+    topic_count: int
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., matched_count: _Optional[int] = ..., topic_count: _Optional[int] = ...) -> None: ...
 
 class DescribeTopicRequest(_message.Message):
     __slots__ = ("topic",)

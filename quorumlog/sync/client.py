@@ -81,6 +81,7 @@ class Admin(Wrapper[async_admin.Admin]):
 
     create_topic = blocking(async_admin.Admin.create_topic)
     delete_topic = blocking(async_admin.Admin.delete_topic)
+    topic_page = blocking(async_admin.Admin.topic_page)
     list_topics = blocking(async_admin.Admin.list_topics)
     describe_topic = blocking(async_admin.Admin.describe_topic)
     list_groups = blocking(async_admin.Admin.list_groups)

@@ -5,6 +5,7 @@ it is applied (`node.state.state`). Topics are created by people and never by a 
 name is an error, and not a second topic.
 """
 
+from bisect import bisect_right
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
@@ -95,13 +96,17 @@ class Topics:
         return DeleteTopicResponse()
 
     async def list_topics(self, request: ListTopicsRequest) -> ListTopicsResponse:
-        """Return all topics by name."""
+        """Return topics by name: all, or a page of those with a text in their names."""
         self._context.check_leads()
         topics = dict(self._context.state.topics)
         if request.with_system:
             topics.update(SYSTEM_TOPICS)
-        rows = self._context.turn.over(sorted(topics.items()))
-        return ListTopicsResponse(topics=[_info(name, topic) async for name, topic in rows])
+        text = request.containing.lower()
+        names = sorted(name for name in topics if text in name.lower())
+        lo = bisect_right(names, request.after)
+        page = names[lo : lo + request.max_count] if request.max_count else names[lo:]
+        rows = [_info(name, topics[name]) async for name in self._context.turn.over(page)]
+        return ListTopicsResponse(topics=rows, matched_count=len(names), topic_count=len(topics))
 
     async def describe_topic(self, request: DescribeTopicRequest) -> DescribeTopicResponse:
         """Return a topic and where each of its queues begins and ends."""

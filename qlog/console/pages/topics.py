@@ -13,10 +13,20 @@ _QUEUE_COUNT: Final = 200
 
 async def show_all(cluster: Cluster, request: Request) -> dict[str, Any]:
     """Return a page of the topics whose names contain a text."""
-    wanted = request.query_params.get("find", "")
-    topics = await cluster.shared("topics", cluster.client.admin.list_topics)
-    found = [one for one in topics if wanted.lower() in one.topic.lower()]
-    return {"topics": page_of(found, request, _PAGE_COUNT), "count": len(topics), "find": wanted}
+    wanted, after = (request.query_params.get(name, "")[:255] for name in ("find", "after"))
+    page = await cluster.shared(
+        ("topics", wanted, after),
+        lambda: cluster.client.admin.topic_page(
+            containing=wanted, after=after, max_count=_PAGE_COUNT
+        ),
+    )
+    is_full = len(page.topics) == _PAGE_COUNT
+    return {
+        "page": page,
+        "find": wanted,
+        "after": after,
+        "next": page.topics[-1].topic if is_full else None,
+    }
 
 
 async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def test_every_page_shows_hostile_texts_and_runs_none(qlog: Qlog, message_id: st
         for path, code in (
             (f"/topics/{quote('<b>')}", 400), ("/messages/xyz", 400), ("/nodes/77", 404),
             ("/groups/none", 404), (f"/topics/{TOPIC}/messages?queue=9", 404),
-            (f"/topics/{TOPIC}/messages?offset=-1", 400), ("/topics?page=x", 400),
+            (f"/topics/{TOPIC}/messages?offset=-1", 400), ("/groups?page=x", 400),
             (f"/topics/{TOPIC}/messages?offset={10**30}", 400), ("/static/../app.py", 404),
             (f"/topics/{TOPIC}/tail?sql=1+1+1", 400), (f"/topics/{TOPIC}/tail?sql=a&tag=b", 400),
         ):  # fmt: skip

@@ -59,6 +59,19 @@ async def test_a_topic_is_created_changed_listed_and_deleted(node: Fixture) -> N
     assert "a" not in {t.topic for t in listed.topics}
 
 
+@node_with(topics=dict.fromkeys(("bills", "Orders", "orders2", "reorders"), 1))
+async def test_topics_come_in_pages_of_those_with_a_text(node: Fixture) -> None:
+    async def page(after: str) -> list[str]:
+        request = ListTopicsRequest(containing="ORD", after=after, max_count=2)
+        answer = await node.broker.topics.list_topics(request)
+        assert (answer.matched_count, answer.topic_count) == (3, 4)
+        return [topic.topic for topic in answer.topics]
+
+    assert await page("") == ["Orders", "orders2"]
+    assert await page("orders2") == ["reorders"]
+    assert await page("reorders") == []
+
+
 async def test_topics_that_may_not_be_are_refused(node: Fixture) -> None:
     cases: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"topic": ""}, TopicNameError),
