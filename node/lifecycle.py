@@ -59,8 +59,8 @@ _OWN_PACKAGES: Final = ("node.", "raft.", "store.")
 _log: Final = structlog.get_logger(component="lifecycle")
 
 
-def run(settings: Settings) -> int:
-    """Serve until told to stop; return the exit code."""
+def run(settings: Settings, origins: Mapping[str, str]) -> int:
+    """Serve until told to stop; return the exit code. `origins` says where each setting is from."""
     if not __debug__:
         sys.stderr.write(
             "quorumlog: assertions are off (python -O, PYTHONOPTIMIZE), and they are part of what "
@@ -75,7 +75,7 @@ def run(settings: Settings) -> int:
     make_private(settings.directory)
     fail_stop = FailStop(settings.directory)
     try:
-        return uvloop.run(_live(settings, fail_stop))
+        return uvloop.run(_live(settings, origins, fail_stop))
     except (StoreError, NodeError, HaError, PortTakenError, OSError) as error:
         text = told(error, mode_of(settings))
         _log.error("cannot start", code=getattr(error, "code", "os"), error=text)
@@ -96,18 +96,19 @@ def exit_code_of(error: Exception) -> int:
     return EXIT_TRY_LATER
 
 
-async def _live(settings: Settings, fail_stop: FailStop) -> int:
-    return await _Life(settings, fail_stop).run()
+async def _live(settings: Settings, origins: Mapping[str, str], fail_stop: FailStop) -> int:
+    return await _Life(settings, origins, fail_stop).run()
 
 
 class _Life:
-    def __init__(self, settings: Settings, fail_stop: FailStop) -> None:
+    def __init__(self, settings: Settings, origins: Mapping[str, str], fail_stop: FailStop) -> None:
         self._settings = settings
         self._fail_stop = fail_stop
         self._stop = asyncio.Event()
         self._changed: Final = asyncio.Event()
         """Set when the service manager has to know another state."""
-        self._node: Final = Node(settings, fail_stop, build_ha if settings.is_ha else build_raft)
+        build = build_ha if settings.is_ha else build_raft
+        self._node: Final = Node(settings, fail_stop, build, origins)
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()

@@ -16,10 +16,11 @@ import re
 import secrets
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -37,6 +38,7 @@ from node.config.types import AUTO, Address
 from node.framed.calls import FramedCalls
 from node.framed.connection import NAMESERVER_PORT
 from node.framed.server import FramedServer
+from node.monitoring.diagnosis import Diagnosis
 from node.monitoring.health import Health, Phase
 from node.monitoring.history import Facts, History
 from node.monitoring.http import HttpServer
@@ -111,9 +113,11 @@ class Node(NodeParts):
         settings: Settings,
         fail_stop: FailStop,
         replicate: Callable[[NodeParts], Awaitable[Replication]],
+        origins: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`replicate` opens the log, meets the peers, and makes the replica."""
-        self.settings = settings
+        """`replicate` opens the log, meets the peers, makes the replica. `origins` says where each
+        setting is from."""
+        self.settings, self._origins = settings, origins
         self._replicate = replicate
         self.fail_stop = fail_stop
         self.health = Health()
@@ -260,6 +264,7 @@ class Node(NodeParts):
 
     async def _start_http(self) -> None:
         address = self.settings.http_listen
+        self.life.push_async_callback(self.http.stop)
         if address is None:
             return
         try:
@@ -267,7 +272,6 @@ class Node(NodeParts):
         except PortTakenError as error:
             self._http_error = error
             return
-        self.life.push_async_callback(self.http.stop)
         self.http_address = str(Address(address.host, port))
 
     async def meet_peers(self, make_link: Callable[[LinkIdentity, TlsFiles | None], Link]) -> None:
@@ -472,7 +476,9 @@ class Node(NodeParts):
         life.push_async_callback(self.remoting.stop)
         self.pages.add_metrics(Source(metrics.REMOTING, lambda: self.remoting))
         directory = NameServerCalls(self.nameserver)
-        own = handlers(self.calls, self.broker, self.admin, directory)
+        diagnosis = Diagnosis(self.settings, self._origins, self.http.metrics_page)
+        life.callback(diagnosis.stop)
+        own = handlers(self.calls, self.broker, self.admin, directory, diagnosis)
         life.push_async_callback(self._end_calls)
         self.framed.calls.open(self.broker)
         await self.remoting.start()

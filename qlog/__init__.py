@@ -116,6 +116,11 @@ SECTIONS = {
             "qlog.cluster.events:events",
             "Show what happened at the nodes: elections, disks, damage, repairs.",
         ),
+        (
+            "qlog.cluster.check:check",
+            "Say in one line whether all is well, for monitoring programs.",
+        ),
+        ("qlog.cluster.bundle:debug", "Collect what helps to find a fault."),
         ("qlog.console.command:console", "Show the cluster in a browser."),
         ("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
         ("qlog.cluster.ha:ha", "Show a master-slave group, and choose its master by hand."),
@@ -319,6 +324,7 @@ def main(transport: str) -> None:
       7    the outcome is unknown: it may have been done
       130  Ctrl-C, SIGTERM, or the terminal was closed
       141  the reader of the output went away
+    'qlog check' alone has the codes of monitoring plugins.
     With -o json an error is one JSON document on stderr, with the keys code,
     what, why, do, exit_code.
     """

@@ -33,6 +33,7 @@ _OURS: Final = {
 _EXTRA_OF: Final = {
     **dict.fromkeys(("numpy", "pandas", "pyarrow", "pyspark"), "spark"),
     "matplotlib": "plot",
+    "zstandard": "compression",
 }
 """The extra that brings a library which only some commands need."""
 

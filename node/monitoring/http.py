@@ -61,7 +61,7 @@ class HttpServer:
         limits: PortLimits,
     ) -> None:
         self._health = health
-        self._metrics_page = SharedPage(lambda: generate_latest(registry))
+        self.metrics_page: Final = SharedPage(lambda: generate_latest(registry))
         self._status_page = SharedPage(lambda: bytes(JSONResponse(status()).body))
         self._events_page = SharedPage(_events)
         self.connections: Final = HttpConnections(limits)
@@ -105,7 +105,7 @@ class HttpServer:
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await self._task
-        self._metrics_page.stop()
+        self.metrics_page.stop()
         self._status_page.stop()
         self._events_page.stop()
 
@@ -113,7 +113,7 @@ class HttpServer:
     # loop.
 
     async def _metrics(self, _request: Request) -> Response:
-        return Response(await self._metrics_page.get(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await self.metrics_page.get(), media_type=CONTENT_TYPE_LATEST)
 
     async def _live(self, _request: Request) -> Response:
         return _answer(self._health.live())

@@ -44,10 +44,14 @@ SERVICES: Final = tuple(_BY_NAME.values())
 
 
 def handlers(
-    calls: ServedCalls, broker: Broker, admin: object, nameserver: NameServerCalls
+    calls: ServedCalls,
+    broker: Broker,
+    admin: object,
+    nameserver: NameServerCalls,
+    diagnosis: object = None,
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
-    """Return the gRPC handler of each service; `admin` has the calls of AdminService that belong to
-    the node, not to its broker."""
+    """Return the gRPC handler of each service; `admin` and `diagnosis` have the calls of
+    AdminService that belong to the node, not to its broker."""
 
     def append_stream(requests: AsyncIterator[Any]) -> AsyncIterator[log_pb2.AppendResponse]:
         stream = AppendStream(
@@ -58,7 +62,7 @@ def handlers(
     owners: dict[str, tuple[object, ...]] = {
         "LogService": (broker, broker.queries, broker.incarnations),
         "ConsumerService": (broker.groups,),
-        "AdminService": (broker.topics, broker.groups, admin),
+        "AdminService": (broker.topics, broker.groups, admin, diagnosis),
         "RetryService": (
             *(broker.retry, broker.dead_letters, broker.group_settings, broker.config_files),
         ),

@@ -50,7 +50,7 @@ def serve(file: str | None, print_unit: bool, **flags: Any) -> int:
         if print_unit:
             click.echo(_unit(file, flags), nl=False)
             return ExitCode.OK
-        settings = load(file, flags).settings
+        loaded = load(file, flags)
     except ConfigError as error:
         click.echo(str(as_cli_error(error)), err=True)
         return EXIT_BAD_CONFIG
@@ -60,7 +60,7 @@ def serve(file: str | None, print_unit: bool, **flags: Any) -> int:
         # Else the collector would look through all these objects as soon as it goes on.
         gc.freeze()
     sys.stderr = styled(sys.stderr)  # The log has its own escapes, and colours.
-    return run(settings)
+    return run(loaded.settings, loaded.origins)
 
 
 def _unit(file: str | None, flags: dict[str, Any]) -> str:

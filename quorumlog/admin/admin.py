@@ -29,6 +29,7 @@ from quorumlog.admin.types import (
     NodeEvent,
     NodeEvents,
     NodeHistory,
+    NodeSetting,
     NodeStatus,
     TopicDescription,
     TopicInfo,
@@ -171,6 +172,21 @@ class Admin(GroupAdmin, MessageAdmin):
             for pb in response.events
         )
         return NodeEvents(node_id, response.began_unix_ms, events)
+
+    async def settings(self, node_id: int) -> tuple[NodeSetting, ...]:
+        """Return each setting of a node and where it is from; a secret's value is `set`."""
+        _, response = await self._at(node_id, admin_pb2.SettingsRequest())
+        return tuple(of_pb(NodeSetting, pb, value=json.loads(pb.value)) for pb in response.settings)
+
+    async def stacks(self, node_id: int) -> str:
+        """Return the stacks of all threads and tasks of a node, at most 1 MiB."""
+        _, response = await self._at(node_id, admin_pb2.StacksRequest())
+        return str(response.text, "utf-8", "replace")
+
+    async def metrics(self, node_id: int) -> str:
+        """Return the page /metrics of a node, also of one without an HTTP port."""
+        _, response = await self._at(node_id, admin_pb2.MetricsRequest())
+        return str(response.page, "utf-8", "replace")
 
     async def history(self, node_id: int) -> NodeHistory:
         """Return the last hour of a node in numbers."""

@@ -212,6 +212,16 @@ class NodeEvents:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeSetting:
+    """A setting of a node. `value` is as in its file, and `set` for a file with a secret or a
+    certificate; `origin` is "default", "environment NAME", "flag --NAME" or FILE:LINE."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
 class HistorySample:
     """The counts of a node in the `duration_ms` before a time, and its disk then. The times of
     appends are the ends of buckets, powers of two; 0: there was none."""

@@ -480,6 +480,46 @@ class EventsResponse(_message.Message):
     events: _containers.RepeatedCompositeFieldContainer[NodeEvent]
     def __init__(self, began_unix_ms: _Optional[int] = ..., events: _Optional[_Iterable[_Union[NodeEvent, _Mapping]]] = ...) -> None: ...
 
+class SettingsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NodeSetting(_message.Message):
+    __slots__ = ("name", "value", "origin")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    origin: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., origin: _Optional[str] = ...) -> None: ...
+
+class SettingsResponse(_message.Message):
+    __slots__ = ("settings",)
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.RepeatedCompositeFieldContainer[NodeSetting]
+    def __init__(self, settings: _Optional[_Iterable[_Union[NodeSetting, _Mapping]]] = ...) -> None: ...
+
+class StacksRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StacksResponse(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: bytes
+    def __init__(self, text: _Optional[bytes] = ...) -> None: ...
+
+class MetricsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MetricsResponse(_message.Message):
+    __slots__ = ("page",)
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    page: bytes
+    def __init__(self, page: _Optional[bytes] = ...) -> None: ...
+
 class HistoryRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

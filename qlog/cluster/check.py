@@ -1,0 +1,357 @@
+"""`qlog check`: the state of a cluster as one line, for programs that watch many services.
+
+Owns the output and the exit codes of monitoring plugins (Nagios, Icinga, Checkmk, Sensu), and which
+finding is of which severity. The state of nodes is judged from what `node_rows` shows.
+"""
+
+import asyncio
+import enum
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import click
+
+from qlog.cluster.node_rows import groups_of, is_down, leader_of, status_rows
+from qlog.connection import CALL_TIMEOUT_MS, call_timeout_ms, connected, run, server_option
+from qlog.output import Format, output_option, print_record
+from qlog.parsed import Parsed, integer, parse_duration
+from quorumlog.command_errors import explain
+from quorumlog.errors import DeadlineError, QuorumlogError, UnavailableError
+from quorumlog.foreign_text import shown
+
+if TYPE_CHECKING:
+    from quorumlog.admin.types import ClusterStatus, GroupInfo, GroupQueue
+    from quorumlog.client import Client
+
+_SUBJECTS: Final = ("leader", "lag", "disk", "damage")
+_RECENT_MS: Final = 15 * 60_000
+"""Errors in logs count for so long: some checks of an interval of minutes see them."""
+_TEXT_COUNT_MAX: Final = 5
+_GROUP_VALUE_COUNT_MAX: Final = 20
+"""Bounds of the line, which such programs cut at some kB."""
+_READS_AT_ONCE: Final = 16
+_Result = TypeVar("_Result")
+
+
+class Severity(enum.IntEnum):
+    """The state that a plugin reports; the value is its exit code."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+_WORST_LAST: Final = (Severity.OK, Severity.UNKNOWN, Severity.WARNING, Severity.CRITICAL)
+"""What is known to be wrong goes before what could not be looked at."""
+
+
+class Limit(NamedTuple):
+    """How far a group may be behind, in messages or in milliseconds."""
+
+    value: int
+    is_time: bool
+
+
+def parse_limit(text: str) -> Limit:
+    """Return the limit of 10000 or of 5m. Raises ValueError."""
+    if re.fullmatch(r"[0-9]+", text):
+        return Limit(integer(text), is_time=False)
+    try:
+        return Limit(parse_duration(text), is_time=True)
+    except ValueError:
+        what = "is no limit; give messages, as 10000, or a time, as 500ms, 10s, 5m, 2h or 1d"
+        raise ValueError(f"{text!r} {what}") from None
+
+
+def _parse_subjects(text: str) -> tuple[str, ...]:
+    subjects = tuple(text.split(","))
+    if unknown := [one for one in subjects if one not in _SUBJECTS]:
+        raise ValueError(f"{unknown[0]!r} is none of {', '.join(_SUBJECTS)}")
+    return subjects
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check found, and what it measured."""
+
+    findings: list[tuple[Severity, str]] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+    """Performance data: 'label'=value;warning;critical;least;most."""
+
+    def add(self, severity: Severity, text: str) -> None:
+        """Report a finding."""
+        self.findings.append((severity, text))
+
+    def measure(self, label: str, value: str, *limits: object) -> None:
+        """Report a value; `limits` are those of warning and critical, the least and the most."""
+        label = re.sub(r"['=|\s]", "_", shown(label))
+        texts = ("" if limit is None else str(limit) for limit in limits)
+        self.values.append(";".join([f"'{label}'={value}", *texts]).rstrip(";"))
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of all findings."""
+        return max((one for one, _ in self.findings), key=_WORST_LAST.index, default=Severity.OK)
+
+    def line(self) -> str:
+        """Return the line, the worst findings first."""
+        worst = sorted(self.findings, key=lambda finding: -_WORST_LAST.index(finding[0]))
+        texts = [text for _, text in worst[:_TEXT_COUNT_MAX]] or ["all is well"]
+        if (more := len(worst) - _TEXT_COUNT_MAX) > 0:
+            texts.append(f"{more} more")
+        head = f"QUORUMLOG {self.severity.name} - {'; '.join(map(_plain, texts))}"
+        return " | ".join([head, " ".join(self.values)] if self.values else [head])
+
+
+def _plain(text: str) -> str:
+    """Return a text as a part of the line, in which a bar would begin the performance data."""
+    return " ".join(shown(text).split()).replace("|", "/")
+
+
+class _Plugin(click.Command):
+    """A command whose failures are a line and an exit code of plugins, too."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        return _told(lambda: super(_Plugin, self).make_context(*args, **extra))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return _told(lambda: super(_Plugin, self).invoke(ctx), ctx.params["output"])
+
+
+def _told(work: Callable[[], _Result], output: Format = Format.TABLE) -> _Result:
+    """Return what the work returns. Prints its error as a report, and raises Exit."""
+    try:
+        return work()
+    except (click.exceptions.Exit, click.Abort, BrokenPipeError):
+        raise
+    except Exception as error:
+        # Refused by each address is a service that is down; anything else was not looked at.
+        is_down = isinstance(error, UnavailableError)
+        severity, told = Severity.CRITICAL if is_down else Severity.UNKNOWN, explain(error)
+        report = Report([(severity, f"{told.what}: {told.why}; {told.do}")])
+        raise click.exceptions.Exit(_shown(report, output)) from error
+
+
+def _shown(report: Report, output: Format) -> Severity:
+    """Print a report, and return its exit code."""
+    state = report.severity
+    if output is Format.TABLE:
+        click.echo(report.line())
+    else:
+        rows = [{"severity": one.name, "text": text} for one, text in report.findings]
+        record = {"state": state.name, "exit_code": int(state)}
+        print_record(record | {"findings": rows, "values": report.values}, output)
+    return state
+
+
+@click.command(cls=_Plugin)
+@click.option(
+    "--lag-warning",
+    type=Parsed("limit", parse_limit),
+    multiple=True,
+    metavar="LIMIT",
+    help="A group that far behind is a warning: messages or a time; may be repeated.",
+)
+@click.option(
+    "--lag-critical",
+    type=Parsed("limit", parse_limit),
+    multiple=True,
+    metavar="LIMIT",
+    help="A group that far behind is critical.",
+)
+@click.option(
+    "--only",
+    "subjects",
+    type=Parsed("subjects", _parse_subjects),
+    default=",".join(_SUBJECTS),
+    metavar="SUBJECT,...",
+    help=f"Look at these of {', '.join(_SUBJECTS)}.",
+)
+@server_option
+@output_option
+def check(
+    lag_warning: Sequence[Limit],
+    lag_critical: Sequence[Limit],
+    subjects: tuple[str, ...],
+    server: str | None,
+    output: Format,
+) -> int:
+    """Say in one line whether all is well, for monitoring programs.
+
+    \b
+    leader  critical: a broker group without one, a node with another history;
+            warning: a node that does not answer, drains or counts for nothing
+    lag     as the limits say; a time is the age of the oldest unread message,
+            and without a limit the lag is measured only
+    disk    critical: a node refuses appends; warning: it is above a threshold
+    damage  critical: acked messages may be lost, or a certificate has ended;
+            warning: what nodes warn of, and errors in their logs for 15 minutes
+
+    \b
+    Keys of -o json:
+      state, exit_code, findings, values
+      findings: severity, text
+
+    \b
+    Examples:
+      qlog check
+      qlog check --lag-warning 10000 --lag-warning 5m --lag-critical 1h
+      qlog check --only leader,disk --timeout 5s
+
+    Ends with the codes of monitoring plugins, unlike all other commands: 0 OK, 1 WARNING,
+    2 CRITICAL, also when no node can be reached, 3 UNKNOWN: it could not look within --timeout, or
+    the command line makes no sense.
+    """
+    return _shown(run(_within_timeout(server, subjects, lag_warning, lag_critical)), output)
+
+
+async def _within_timeout(server: str | None, *options: Any) -> Report:
+    timeout_ms = call_timeout_ms(CALL_TIMEOUT_MS)
+    try:
+        async with asyncio.timeout(timeout_ms / 1000), connected(server) as client:
+            return await _look(client, *options)
+    except TimeoutError:
+        raise DeadlineError(f"no answer within {timeout_ms} ms; raise --timeout") from None
+
+
+async def _look(
+    client: "Client", subjects: Sequence[str], warning: Sequence[Limit], critical: Sequence[Limit]
+) -> Report:
+    report, status = Report(), await client.admin.cluster_status()
+    if "leader" in subjects:
+        _leaders(status, report)
+    if "disk" in subjects:
+        _disks(status, report)
+    if "damage" in subjects:
+        await _damage(client, status, report)
+    if "lag" in subjects:
+        if any(leader_of(status, group) for group in groups_of(status)):
+            await _lag(client, report, warning, critical)
+        else:
+            report.add(Severity.UNKNOWN, "lag is not known: no node leads")
+    return report
+
+
+def _leaders(status: "ClusterStatus", report: Report) -> None:
+    groups = groups_of(status) or [""]
+    led = [group for group in groups if leader_of(status, group)]
+    for group in groups:
+        if group not in led:
+            report.add(Severity.CRITICAL, f"no node of broker group {group} leads")
+    rows = status_rows(status)
+    for row in rows:
+        name = f"node {row['node_id'] or row['address']}"
+        if row["role"] == "down":
+            report.add(Severity.WARNING, f"{name} does not answer: {row['detail']}")
+        elif row["standing"] == "diverged":
+            report.add(Severity.CRITICAL, f"{name} has another history: {row['detail']}")
+        elif row["standing"] not in ("full", "") or row["role"] in ("repairing", "starting"):
+            is_early = row["role"] in ("repairing", "starting")
+            report.add(Severity.WARNING, f"{name} is {row['role' if is_early else 'standing']}")
+        elif row["is_draining"]:
+            report.add(Severity.WARNING, f"{name} is draining")
+    up_count = sum(row["role"] != "down" for row in rows)
+    report.measure("nodes", str(up_count), None, None, 0, len(rows))
+    report.measure("leaders", str(len(led)), None, None, 0, len(groups))
+
+
+def _disks(status: "ClusterStatus", report: Report) -> None:
+    for node in status.nodes:
+        if is_down(node):
+            continue
+        report.measure(f"disk_{node.node_id}", f"{node.disk_used_ratio:.1%}", None, None, 0, 100)
+        if node.disk_state not in ("ok", ""):
+            severity = Severity.CRITICAL if node.disk_state == "full" else Severity.WARNING
+            used = f"is {node.disk_used_ratio:.0%} used ({node.disk_state})"
+            report.add(severity, f"the disk of node {node.node_id} {used}")
+
+
+async def _damage(client: "Client", status: "ClusterStatus", report: Report) -> None:
+    up = [node for node in status.nodes if not is_down(node)]
+    for node in up:
+        if node.loss_from_index >= 0:
+            what = f"acked messages may be missing from index {node.loss_from_index} on"
+            report.add(Severity.CRITICAL, f"node {node.node_id}: {what}")
+        elif node.detail:
+            has_ended = "certificate" in node.detail and " ended at " in node.detail
+            severity = Severity.CRITICAL if has_ended else Severity.WARNING
+            report.add(severity, f"node {node.node_id}: {node.detail}")
+
+    async def errors_of(node_id: int) -> None:
+        lo_unix_ms = time.time_ns() // 1_000_000 - _RECENT_MS
+        try:
+            events = (await client.admin.events(node_id)).events
+        except QuorumlogError as error:
+            report.add(Severity.UNKNOWN, f"events of node {node_id} are not known: {error}")
+            return
+        recent = [
+            event
+            for event in events
+            if event.level in ("error", "critical") and event.unix_ms >= lo_unix_ms
+        ]
+        if recent:
+            what = f"errors in its log: {len(recent)}, the last one: {recent[-1].text}"
+            report.add(Severity.WARNING, f"node {node_id}: {what}")
+
+    await asyncio.gather(*(errors_of(node.node_id) for node in up))
+
+
+async def _lag(
+    client: "Client", report: Report, warning: Sequence[Limit], critical: Sequence[Limit]
+) -> None:
+    groups = sorted(await client.admin.list_groups(), key=lambda group: -group.lag_count)
+    has_times = any(limit.is_time for limit in (*warning, *critical))
+    ages_ms = await _ages_ms(client, groups) if has_times else {}
+    for group in groups:
+        values = {False: group.lag_count, True: ages_ms.get(group.group, 0)}
+        for severity, limits in ((Severity.CRITICAL, critical), (Severity.WARNING, warning)):
+            texts = [
+                f"{values[True] / 1000:.0f} s behind"
+                if limit.is_time
+                else f"{values[False]} messages behind"
+                for limit in limits
+                if values[limit.is_time] >= limit.value
+            ]
+            if texts:
+                report.add(severity, f"group {group.group} is {' and '.join(dict.fromkeys(texts))}")
+                break
+    for group in groups[:_GROUP_VALUE_COUNT_MAX]:
+        report.measure(
+            f"lag_{group.group}", str(group.lag_count), _least(warning, 0), _least(critical, 0), 0
+        )
+        if has_times:
+            age_s = f"{ages_ms.get(group.group, 0) / 1000:.0f}s"
+            report.measure(f"age_{group.group}", age_s, _least(warning, 1), _least(critical, 1), 0)
+
+
+def _least(limits: Sequence[Limit], is_time: int) -> str | None:
+    """Return the least limit of one kind, a time in seconds."""
+    values = [limit.value for limit in limits if limit.is_time == is_time]
+    return f"{min(values) / (1000 if is_time else 1):g}" if values else None
+
+
+async def _ages_ms(client: "Client", groups: Sequence["GroupInfo"]) -> dict[str, int]:
+    """Return the age of the oldest unread message of each group that is behind, in ms."""
+    turns = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def age_ms(queue: "GroupQueue") -> int:
+        offset = max(queue.offset, queue.first_offset)
+        async with turns:
+            messages = await client.pull(
+                queue.topic, queue.queue_id, offset, max_count=1, broker_group=queue.broker_group
+            )
+        now_ms = time.time_ns() // 1_000_000
+        return max((now_ms - message.store_unix_ms for message in messages), default=0)
+
+    ages: dict[str, int] = {}
+    for group in groups:
+        if not group.lag_count:
+            continue
+        queues = (await client.admin.describe_group(group.group)).queues
+        found = await asyncio.gather(*(age_ms(queue) for queue in queues if queue.lag_count))
+        ages[group.group] = max(found, default=0)
+    return ages
