@@ -105,6 +105,7 @@ class Admin(Wrapper[async_admin.Admin]):
     node_status = blocking(async_admin.Admin.node_status)
     cluster_status = blocking(async_admin.Admin.cluster_status)
     events = blocking(async_admin.Admin.events)
+    read_log = blocking(async_admin.Admin.read_log)
     transfer_leadership = blocking(async_admin.Admin.transfer_leadership)
     add_learner = blocking(async_admin.Admin.add_learner)
     promote = blocking(async_admin.Admin.promote)

@@ -9,7 +9,7 @@ from typing import Final
 from store import format as fmt
 from store.derived.keys.index_file import seconds_since
 from store.microscope.record import said_by
-from store.microscope.specimen import FieldRow, RowList, Specimen, integer_at, shown_bytes
+from store.microscope.specimen import FieldRow, RowList, Specimen, integer_at
 
 _SIZES: Final = (("commitLogOffset", 0, 8), ("size", 8, 4), ("tagsCode", 12, 8))
 
@@ -31,9 +31,6 @@ def points_at(unit: Specimen, record: Specimen) -> bool:
 def queue_unit_rows(unit: Specimen, record: Specimen | None) -> tuple[FieldRow, ...]:
     """Return the rows of a unit. `record` is what it points at, None where no record is."""
     rows, data = RowList(unit.data), unit.data
-    if len(data) < fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES:
-        rows.add(0, len(data), "unit", shown_bytes(data), False, "20 bytes")
-        return tuple(rows.rows)
     is_filler = integer_at(data, 8) == fmt.CONSUME_QUEUE_FILLER_SIZE and not any(data[:8])
     if is_filler:
         for name, at, size_bytes in _SIZES:
@@ -55,10 +52,7 @@ def queue_unit_rows(unit: Specimen, record: Specimen | None) -> tuple[FieldRow, 
 def key_header_rows(header: Specimen) -> tuple[FieldRow, ...]:
     """Return the rows of the header of a key index file."""
     rows, data = RowList(header.data), header.data
-    if len(data) < fmt.INDEX_HEADER_SIZE_BYTES:
-        rows.add(0, len(data), "header", shown_bytes(data), False, "40 bytes")
-        return tuple(rows.rows)
-    begin_ms, end_ms, begin, end, used, count = fmt.INDEX_HEADER.unpack(data)
+    begin_ms, end_ms, begin, end, used, count = fmt.INDEX_HEADER.unpack_from(data)
     rows.add_integer(0, 8, "beginTimestamp")
     rows.add(8, 8, "endTimestamp", end_ms, end_ms >= begin_ms, f"{begin_ms} or more")
     rows.add(16, 8, "beginPhyOffset", begin, None if begin >= 0 else False, "0 or more")
@@ -76,7 +70,7 @@ def key_slot_rows(
     """Return the row of a slot: the number of the last item of its chain, 0 for none."""
     rows = RowList(slot.data)
     value = integer_at(slot.data, 0)
-    hi = fmt.INDEX_HEADER.unpack(header.data)[5] if header is not None else 1 << 31
+    hi = fmt.INDEX_HEADER.unpack_from(header.data)[5] if header is not None else 1 << 31
     is_right, expected = 0 <= value < max(hi, 1), f"0 to {max(0, hi - 1)}"
     if is_right and value and item is not None:
         own = {_slot_of(item, number) for number in _hashes(item, record)}
@@ -105,11 +99,8 @@ def key_item_rows(
     """Return the rows of an item, compared with the slot that it was found by, and with the record
     that it points at, None where no record is."""
     rows, data = RowList(item.data), item.data
-    if len(data) < fmt.INDEX_ENTRY_SIZE_BYTES:
-        rows.add(0, len(data), "item", shown_bytes(data), False, "20 bytes")
-        return tuple(rows.rows)
     said = said_by(record.data) if record is not None else None
-    key_hash, position, _, before = fmt.INDEX_ENTRY.unpack(data)
+    key_hash, position, _, before = fmt.INDEX_ENTRY.unpack_from(data)
     hashes = said.hashes if said is not None else ()
     is_of_record = key_hash in hashes
     slot_number = slot.number if slot is not None else -1
@@ -124,7 +115,7 @@ def key_item_rows(
     rows.add(4, 8, "phyOffset", position, is_there, "the position of a record with this key")
     wanted = None
     if header is not None and said is not None and is_there:
-        wanted = seconds_since(fmt.INDEX_HEADER.unpack(header.data)[0], said.store_unix_ms)
+        wanted = seconds_since(fmt.INDEX_HEADER.unpack_from(header.data)[0], said.store_unix_ms)
     rows.add_integer(12, 4, "timeDiff", wanted)
     rows.add(16, 4, "prevIndex", before, 0 <= before < item.number, f"0 to {item.number - 1}")
     return tuple(rows.rows)

@@ -17,7 +17,7 @@ from store.derived.keys.key_sums import IndexShape
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.derived.queues.consume_queues import queue_names
-from store.errors import LimitExceededError, PositionRangeError
+from store.errors import LayoutError, LimitExceededError, PositionRangeError
 from store.files.descriptor_cache import DescriptorCache
 from store.fsck.files import OPEN_FILES_MAX, Place, ReadOnlyFileSystem, Segments
 from store.fsck.layout import GivenSettings, detect, index_names
@@ -74,12 +74,14 @@ class LogDirectory:
 
     # --- Things ---
     # All four raise PositionRangeError where nothing is, or where readers see nothing, and
-    # LimitExceededError for more than SIZE_BYTES_MAX.
+    # LimitExceededError for more than SIZE_BYTES_MAX. FileSystemError as any read.
 
     def entry(self, index: int) -> tuple[Specimen, ...]:
         """Return an entry of a ledger, the header before it and the unit that points at it."""
         if not self._ledger:
-            raise PositionRangeError("index of a plain log", index, 0, 0)
+            raise LayoutError(
+                self._place.root, "a ledger, whose entries have indexes", "a plain log"
+            )
         units = self._ledger_units()
         hi = units.dirty_hi() // _UNIT + 1
         unit = self._ledger_unit(units, index)
@@ -95,11 +97,16 @@ class LogDirectory:
         return self._checked([*specimens, *([unit] if unit is not None else [])])
 
     def record(self, position: int) -> tuple[Specimen, ...]:
-        """Return the record at a log position, and the queue unit that points at it; the entry
-        whose header is there, if one is."""
+        """Return the record at a log position, and the queue unit that points at it; or the
+        entry, or the blank, that begins there."""
         self._check_position(position)
+        head = self._read_log(position, _HEADER)
+        blank = _ENTRY_BLANK if self._ledger else fmt.MAGIC_BLANK.to_bytes(4, "big")
+        if head[:4] == blank if self._ledger else head[4:8] == blank:
+            file_size_bytes = self._log.file_size_bytes
+            room = file_size_bytes - position % file_size_bytes
+            return (self._in_log(Kind.BLANK, head[: fmt.BLANK.size], position, room),)
         if self._ledger:
-            head = self._read_log(position, _HEADER)
             header = unpack_header(head) if len(head) == _HEADER else None
             is_entry = header is not None and header.position == position
             if is_entry and header is not None and header.magic == fmt.ENTRY_MAGIC:
@@ -145,8 +152,10 @@ class LogDirectory:
             specimens += self._pointed_at(integer_at(data, 4, 8), 0)
         return self._checked(specimens)
 
-    @staticmethod
-    def _checked(specimens: list[Specimen]) -> tuple[Specimen, ...]:
+    def _checked(self, specimens: list[Specimen]) -> tuple[Specimen, ...]:
+        for specimen in specimens:  # A file may have expired meanwhile.
+            if specimen.position >= 0:
+                self._check_position(specimen.position)
         size_bytes = sum(len(specimen.data) for specimen in specimens)
         if size_bytes > SIZE_BYTES_MAX:
             raise LimitExceededError("bytes of a look", size_bytes, SIZE_BYTES_MAX)

@@ -21,17 +21,9 @@ _BODY_CRC_AT: Final = 40
 def entry_rows(
     specimen: Specimen, before: Specimen | None, unit: Specimen | None
 ) -> tuple[FieldRow, ...]:
-    """Return the rows of an entry, or of a blank. `before` is the header of the entry before it,
-    `unit` the one of the ledger's index."""
+    """Return the rows of an entry. `before` is the header of the entry before it, `unit` the one of
+    the ledger's index."""
     rows, data = RowList(specimen.data), specimen.data
-    if data[:4] == b"\xff\xff\xff\xff":
-        rows.add_integer(0, 4, "magic", fmt.ENTRY_MAGIC_BLANK)
-        rows.add_integer(4, 4, "size", len(data))
-        if len(data) > fmt.ENTRY_BLANK.size:
-            rest = data[fmt.ENTRY_BLANK.size :]
-            is_zero = not rest.strip(b"\0")
-            rows.add(8, len(rest), "pad", shown_bytes(rest), is_zero, "zeros", bytes(len(rest)))
-        return tuple(rows.rows)
     if len(data) < _HEADER:
         rows.add(0, len(data), "entry", shown_bytes(data), False, "48 bytes or more")
         return tuple(rows.rows)
@@ -66,7 +58,7 @@ def entry_rows(
 
 def _chain_before(specimen: Specimen, before: Specimen | None) -> int | None:
     """Return the chain CRC of the entry before; None if it is not known."""
-    if before is not None and len(before.data) == _HEADER:
+    if before is not None:
         return unpack_header(before.data).chain_crc
     return 0 if specimen.number == 0 else None
 
@@ -81,8 +73,8 @@ def _add_header(
     rows.add_integer(8, 8, "index", specimen.number if specimen.number >= 0 else None)
     term = integer_at(data, 16, 8)
     least = unpack_header(before.data).term if before is not None else 0
-    if unit is not None and len(unit.data) == fmt.INDEX_UNIT_SIZE_BYTES:
-        rows.add_integer(16, 8, "term", fmt.INDEX_UNIT.unpack(unit.data)[4])
+    if unit is not None:
+        rows.add_integer(16, 8, "term", fmt.INDEX_UNIT.unpack_from(unit.data)[4])
     else:
         rows.add(16, 8, "term", term, None if term >= least else False, f"{least} or more")
     rows.add_integer(24, 8, "pos", specimen.position)
@@ -106,9 +98,6 @@ def header_before_rows(specimen: Specimen) -> tuple[FieldRow, ...]:
     """Return the rows of the header of the entry before. It is what others are compared with, so
     only its magic is checked."""
     rows = RowList(specimen.data)
-    if len(specimen.data) < _HEADER:
-        rows.add(0, len(specimen.data), "entry", shown_bytes(specimen.data), False, "48 bytes")
-        return tuple(rows.rows)
     rows.add_integer(0, 4, "magic", fmt.ENTRY_MAGIC)
     rows.add_integer(4, 4, "size")
     rows.add_integer(8, 8, "index", specimen.number)
@@ -126,9 +115,6 @@ def ledger_unit_rows(
 ) -> tuple[FieldRow, ...]:
     """Return the rows of a unit of the ledger's index, compared with its entry, of that term."""
     rows = RowList(specimen.data)
-    if len(specimen.data) < fmt.INDEX_UNIT_SIZE_BYTES:
-        rows.add(0, len(specimen.data), "unit", shown_bytes(specimen.data), False, "32 bytes")
-        return tuple(rows.rows)
     rows.add_integer(0, 4, "magic", fmt.ENTRY_MAGIC)
     rows.add_integer(4, 8, "pos", entry.position if entry is not None else None)
     rows.add_integer(12, 4, "size", len(entry.data) if entry is not None else None)

@@ -4,7 +4,9 @@ Owns which neighbours each kind is compared with; must not read files.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
+from store import format as fmt
 from store.microscope.derived import (
     key_header_rows,
     key_item_rows,
@@ -20,8 +22,21 @@ from store.microscope.specimen import (
     Picture,
     RowList,
     Specimen,
+    shown_bytes,
 )
 from store.microscope.specimen import SpecimenKind as Kind
+
+_SIZES_MIN: Final = {
+    Kind.ENTRY: fmt.ENTRY_BLANK.size,
+    Kind.ENTRY_BEFORE: fmt.ENTRY_HEADER_SIZE_BYTES,
+    Kind.LEDGER_UNIT: fmt.INDEX_UNIT_SIZE_BYTES,
+    Kind.RECORD: fmt.BLANK.size,
+    Kind.BLANK: fmt.BLANK.size,
+    Kind.QUEUE_UNIT: fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES,
+    Kind.KEY_HEADER: fmt.INDEX_HEADER_SIZE_BYTES,
+    Kind.KEY_SLOT: fmt.INDEX_SLOT_SIZE_BYTES,
+    Kind.KEY_ITEM: fmt.INDEX_ENTRY_SIZE_BYTES,
+}
 
 
 def look(specimens: Sequence[Specimen]) -> tuple[Picture, ...]:
@@ -29,10 +44,15 @@ def look(specimens: Sequence[Specimen]) -> tuple[Picture, ...]:
 
     Never raises for what the bytes are.
     """
-    there = {specimen.kind: specimen for specimen in specimens}
+    there = {one.kind: one for one in specimens if len(one.data) >= _SIZES_MIN[one.kind]}
     seen: dict[Kind, tuple[FieldRow, ...]] = {}
-    for kind in sorted(there, key=list(Kind).index):  # An entry before its unit.
-        seen[kind] = _rows(there[kind], there, seen)
+    for one in sorted(specimens, key=lambda one: list(Kind).index(one.kind)):  # Entry, then unit.
+        rows = RowList(one.data, list(_rows(one, there, seen) if one.kind in there else ()))
+        if one.kind not in there and one.data:
+            text = f"{_SIZES_MIN[one.kind]} bytes or more"
+            rows.add(0, len(one.data), one.kind, shown_bytes(one.data), False, text)
+        rows.add_rest(sum(row.size_bytes for row in rows.rows), len(one.data))
+        seen[one.kind] = tuple(rows.rows)
     return tuple(Picture(specimen, seen[specimen.kind]) for specimen in specimens)
 
 
@@ -40,8 +60,6 @@ def _rows(
     one: Specimen, there: dict[Kind, Specimen], seen: dict[Kind, tuple[FieldRow, ...]]
 ) -> tuple[FieldRow, ...]:
     get = there.get
-    if not one.data:
-        return ()
     match one.kind:
         case Kind.ENTRY:
             return entry_rows(one, get(Kind.ENTRY_BEFORE), get(Kind.LEDGER_UNIT))
@@ -52,8 +70,14 @@ def _rows(
         case Kind.RECORD:
             rows, unit = RowList(one.data), get(Kind.QUEUE_UNIT)
             is_of_unit = unit is not None and points_at(unit, one)
-            end = record_rows(rows, 0, len(one.data), one.position, unit if is_of_unit else None)
-            rows.add_rest(end, len(one.data))
+            record_rows(rows, 0, len(one.data), one.position, unit if is_of_unit else None)
+            return tuple(rows.rows)
+        case Kind.BLANK:
+            rows, is_of_ledger = RowList(one.data), one.data[:4] == b"\xff" * 4
+            names = ("magic", "size") if is_of_ledger else ("totalSize", "magicCode")
+            for k, name in enumerate(names):
+                is_size = "ize" in name
+                rows.add_integer(4 * k, 4, name, one.number if is_size else None)
             return tuple(rows.rows)
         case Kind.QUEUE_UNIT:
             return queue_unit_rows(one, get(Kind.RECORD))

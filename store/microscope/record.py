@@ -24,11 +24,12 @@ from store.record.tail import TailReader
 
 _MAGICS: Final = (fmt.MAGIC_V1, fmt.MAGIC_V2)
 _V6_FLAGS: Final = (0, fmt.SYS_FLAG_BORN_HOST_V6, fmt.SYS_FLAG_STORE_HOST_V6, fmt.SYS_FLAG_ANY_V6)
-_RECORD_MAGIC: Final = re.compile(
-    b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (*_MAGICS, fmt.MAGIC_BLANK))
+_NEXT: Final = re.compile(
+    b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (1, *_MAGICS, fmt.MAGIC_BLANK))
 )
 _PROPERTIES_FIELD: Final = 2
 _BODIES_MAX: Final = 64  # Bodies that are tried for one record: a CRC of each, of up to 4 MiB.
+_ENTRY_POSITION_AT: Final = 24
 _PORT_MAX: Final = 65_535
 _ELEMENT_HEAD: Final = ("totalSize", "magicCode", "bodyCRC", "flag", "bodyLength")
 
@@ -55,8 +56,7 @@ def _shape(
 ) -> _Shape | None:
     """Return the shape that the stated lengths of body and topic give, or those in `sizes`; None
     where they do not fit before `end`."""
-    extra = (sys_flag & fmt.SYS_FLAG_ANY_V6).bit_count() * fmt.HOST_V6_EXTRA_BYTES
-    body_at, width = at + fmt.BODY_AT + extra, _topic_width(magic)
+    body_at, width = at + fmt.BODY_AT + _v6_bytes(sys_flag), _topic_width(magic)
     if body_at + width + _PROPERTIES_FIELD > end:
         return None
     body_size, topic_size = sizes
@@ -70,6 +70,10 @@ def _shape(
         return None
     topic_hi = topic_at + topic_size
     return _Shape(magic, sys_flag, body_at, body_hi, topic_at, topic_hi, end)
+
+
+def _v6_bytes(sys_flag: int) -> int:
+    return (sys_flag & fmt.SYS_FLAG_ANY_V6).bit_count() * fmt.HOST_V6_EXTRA_BYTES
 
 
 def _topic_width(magic: int) -> int:
@@ -125,8 +129,7 @@ def _mend_length(data: bytes, at: int, end: int, magic: int, sys_flag: int) -> _
             if shape is not None and _adds_up(data, shape):
                 return shape
         return _shape(data, at, end, magic, sys_flag)
-    extra = (sys_flag & fmt.SYS_FLAG_ANY_V6).bit_count() * fmt.HOST_V6_EXTRA_BYTES
-    body_at = at + fmt.BODY_AT + extra
+    body_at = at + fmt.BODY_AT + _v6_bytes(sys_flag)
     lo = max(body_at + width, end - _PROPERTIES_FIELD - fmt.PROPERTIES_SIZE_BYTES_MAX)
     tries_left = _BODIES_MAX
     for topic_hi in range(end - _PROPERTIES_FIELD, lo - 1, -1):
@@ -162,12 +165,14 @@ def record_end(data: bytes, at: int, position: int, known_end: int = 0) -> int:
 
 
 def _next_record(data: bytes, lo: int, position: int) -> int:
-    """Return the byte of the next record that names its own place, or of a blank; the end of the
-    bytes without one."""
-    for match in _RECORD_MAGIC.finditer(data, lo + 4):
-        at = match.start() - 4
+    """Return the byte of the next record or entry that names its own place, or of a blank; the end
+    of the bytes without one."""
+    for match in _NEXT.finditer(data, lo):
+        is_entry = match[0][0] == 0
+        at = match.start() - (0 if is_entry else 4)
+        place_at = at + (_ENTRY_POSITION_AT if is_entry else fmt.PHYSICAL_OFFSET_AT)
         is_blank = match[0] == fmt.MAGIC_BLANK.to_bytes(4, "big")
-        if is_blank or integer_at(data, at + fmt.PHYSICAL_OFFSET_AT, 8) == position + at:
+        if at >= lo and (is_blank or integer_at(data, place_at, 8) == position + at):
             return at
     return len(data)
 
@@ -231,6 +236,8 @@ class _Record(NamedTuple):
         number(at + 28, 8, "physicalOffset", self.position)
         sys_flag = integer_at(data, at + fmt.SYS_FLAG_AT)
         used = shape.sys_flag if shape is not None else sys_flag
+        if self.end - at < fmt.BODY_AT + _v6_bytes(used):
+            used &= ~fmt.SYS_FLAG_ANY_V6  # Such hosts do not fit.
         is_right = None if used == sys_flag else False
         text, right = f"{sys_flag:#x}", used.to_bytes(4, "big", signed=True)
         rows.add(at + fmt.SYS_FLAG_AT, 4, "sysFlag", text, is_right, f"{used:#x}", right)
@@ -238,9 +245,6 @@ class _Record(NamedTuple):
         hi = self._add_host(at + 48, "bornHost", bool(used & fmt.SYS_FLAG_BORN_HOST_V6))
         number(hi, 8, "storeTimestamp")
         hi = self._add_host(hi + 8, "storeHost", bool(used & fmt.SYS_FLAG_STORE_HOST_V6))
-        if hi + 16 > self.end:
-            rows.add_rest(hi, self.end)
-            return
         number(hi, 4, "reconsumeTimes")
         number(hi + 4, 8, "preparedTransactionOffset")
         if shape is None:

@@ -20,6 +20,8 @@ class SpecimenKind(StrEnum):
     LEDGER_UNIT = "ledger_unit"
     """The unit of the ledger's index that points at an entry."""
     RECORD = "record"
+    BLANK = "blank"
+    """The first 8 bytes of what is left of a log file."""
     QUEUE_UNIT = "queue_unit"
     KEY_HEADER = "key_header"
     KEY_SLOT = "key_slot"
@@ -31,7 +33,8 @@ class Specimen(NamedTuple):
 
     `at` is the byte in `file`, whose name is below the directory of the store. `number` is the
     index of an entry or a unit of the ledger, the queue offset of a queue unit, the number of a
-    slot or an item, the room for items of a header of the key index; -1 elsewhere. `topic` and
+    slot or an item, the room for items of a header of the key index, and of a blank the bytes
+    that the file has from there on; -1 elsewhere. `topic` and
     `queue_id` are of a queue unit.
     """
 
