@@ -1,4 +1,4 @@
-"""The pictures of the log microscope as text of 80 columns, and as rows of JSON.
+"""The tables of the log microscope as text of 80 columns, and as rows of JSON.
 
 Owns their looks; `store.microscope` has the fields and the verdicts.
 """
@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from qlog.output import counted
-from store.microscope.specimen import FieldRow, FieldVerdict, Picture
+from store.microscope.specimen import FieldRow, FieldTable, FieldVerdict
 from store.microscope.specimen import SpecimenKind as Kind
 
 _WIDTH: Final = 80
@@ -37,20 +37,20 @@ _TITLES: Final = {
 }
 
 
-def text_lines(pictures: Sequence[Picture]) -> Iterator[str]:
+def text_lines(tables: Sequence[FieldTable]) -> Iterator[str]:
     """Yield lines of at most 80 columns, coloured; `click.echo` drops colours for a pipe."""
-    for picture in pictures:
-        one = picture.specimen
+    for table in tables:
+        one = table.specimen
         yield click.style(_TITLES[one.kind].format(**one._asdict()), bold=True)
         yield f"  {one.file}"
         place = f"  byte {one.at}, {counted(len(one.data), 'byte')}"
         yield place + (f", log position {one.position}" if one.position >= 0 else "")
-        for number, row in enumerate(picture.rows):
+        for number, row in enumerate(table.rows):
             if one.kind is Kind.ENTRY and row.name == "totalSize":
                 yield f"  record, log position {one.position + row.at}"
             yield from _row_lines(row, one.data, _FIELD_COLOURS[number % len(_FIELD_COLOURS)])
         yield ""
-    wrong = [row.name for picture in pictures for row in picture.rows if _is_wrong(row)]
+    wrong = [row.name for table in tables for row in table.rows if _is_wrong(row)]
     if wrong:
         yield f"{counted(len(wrong), 'field')} wrong"
     else:
@@ -83,20 +83,20 @@ def _is_wrong(row: FieldRow) -> bool:
     return row.verdict is FieldVerdict.WRONG
 
 
-def json_of(pictures: Sequence[Picture]) -> list[dict[str, object]]:
-    """Return the pictures as plain values, with all bytes in hex."""
+def json_of(tables: Sequence[FieldTable]) -> list[dict[str, object]]:
+    """Return the tables as plain values, with all bytes in hex."""
     things: list[dict[str, object]] = []
-    for picture in pictures:
-        one = picture.specimen
+    for table in tables:
+        one = table.specimen
         rows = [
             {**row._asdict(), "hex": one.data[row.at : row.at + row.size_bytes].hex()}
-            for row in picture.rows
+            for row in table.rows
         ]
         things.append(
             {
                 **{key: value for key, value in one._asdict().items() if key != "data"},
                 "size_bytes": len(one.data),
-                "wrong_count": picture.wrong_count,
+                "wrong_count": table.wrong_count,
                 "rows": rows,
             }
         )

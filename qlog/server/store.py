@@ -263,13 +263,13 @@ def microscope(
             specimens = there.queue_unit(*place)
         else:
             specimens = there.key_slot(key_slot or 0)
-    pictures = look(specimens)
-    wrong_count = sum(picture.wrong_count for picture in pictures)
+    tables = look(specimens)
+    wrong_count = sum(table.wrong_count for table in tables)
     if output is Format.TABLE:
-        for line in text_lines(pictures):
+        for line in text_lines(tables):
             click.echo(line)
     else:
-        record = {"directory": directory, "wrong_count": wrong_count, "things": json_of(pictures)}
+        record = {"directory": directory, "wrong_count": wrong_count, "things": json_of(tables)}
         print_record(record, output)
     return ExitCode.FINDINGS if wrong_count else ExitCode.OK
 

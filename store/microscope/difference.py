@@ -5,7 +5,7 @@ Owns the comparison; must not know which of the two is right: the verdicts of ea
 
 from typing import NamedTuple
 
-from store.microscope.specimen import FieldRow, Picture
+from store.microscope.specimen import FieldRow, FieldTable
 
 
 class Difference(NamedTuple):
@@ -16,24 +16,24 @@ class Difference(NamedTuple):
     other_row: FieldRow | None
 
 
-def first_difference(one: Picture, other: Picture) -> Difference | None:
+def first_difference(table: FieldTable, other: FieldTable) -> Difference | None:
     """Return the first difference of two copies of one thing; None: they are equal.
 
     Raises ValueError for two kinds.
     """
-    if one.specimen.kind != other.specimen.kind:
-        raise ValueError(f"compare things of one kind, not {one.specimen.kind} and another")
-    data, others = one.specimen.data, other.specimen.data
+    if table.specimen.kind != other.specimen.kind:
+        raise ValueError(f"compare things of one kind, not {table.specimen.kind} and another")
+    data, others = table.specimen.data, other.specimen.data
     if data == others:
         return None
     least = min(len(data), len(others))
     pairs = zip(data, others, strict=False)
     at = next((at for at, (a, b) in enumerate(pairs) if a != b), least)
-    return Difference(at, _row_at(one, at), _row_at(other, at))
+    return Difference(at, _row_at(table, at), _row_at(other, at))
 
 
-def _row_at(picture: Picture, at: int) -> FieldRow | None:
-    for row in picture.rows:
+def _row_at(table: FieldTable, at: int) -> FieldRow | None:
+    for row in table.rows:
         if row.at <= at < row.at + row.size_bytes:
             return row
     return None

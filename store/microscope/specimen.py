@@ -72,7 +72,7 @@ class FieldRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class FieldTable:
     """A specimen and its rows, which cover each of its bytes once, in order."""
 
     specimen: Specimen

@@ -10,11 +10,11 @@ from quorumlog.errors import InvalidRequestError, QuorumlogError
 from quorumlog.sync import connect
 from store.microscope.difference import first_difference
 from store.microscope.look import look
-from store.microscope.specimen import Picture, Specimen, SpecimenKind
+from store.microscope.specimen import FieldTable, Specimen, SpecimenKind
 from tests.qlog.running import Qlog
 
 
-def pictures(read: LogRead) -> tuple[Picture, ...]:
+def tables(read: LogRead) -> tuple[FieldTable, ...]:
     found = [Specimen(*astuple(one)) for one in (read.thing, *read.beside)]
     return look([one._replace(kind=SpecimenKind(one.kind)) for one in found])
 
@@ -40,7 +40,7 @@ def test_each_node_gives_the_same_bytes_and_nothing_is_wrong(
             assert [read.thing.kind for read in reads] == [
                 "queue_unit", "record", "entry", "key_slot",
             ]  # fmt: skip
-            by_node[node] = [pictures(read) for read in reads]
+            by_node[node] = [tables(read) for read in reads]
             assert not [row for read in by_node[node] for p in read for row in p.rows
                         if row.verdict == "wrong"]  # fmt: skip
         assert b"three" in unit.beside[0].data

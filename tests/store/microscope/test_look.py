@@ -32,19 +32,19 @@ def root(tmp_path: Path, config: StoreConfig) -> Path:
 
 def wrong(specimens: Sequence[Specimen]) -> list[str]:
     """Name the wrong fields; every byte must be in one row, in order."""
-    pictures = look(specimens)
-    for picture in pictures:
+    tables = look(specimens)
+    for table in tables:
         at = 0
-        for row in picture.rows:
+        for row in table.rows:
             assert (row.at, row.size_bytes > 0) == (at, True), row
             at += row.size_bytes
-        assert at == len(picture.specimen.data)
-    return [row.name for p in pictures for row in p.rows if row.verdict is WRONG]
+        assert at == len(table.specimen.data)
+    return [row.name for p in tables for row in p.rows if row.verdict is WRONG]
 
 
 def field_at(specimen: Specimen, at: int, rest: Sequence[Specimen]) -> str:
-    [picture, *_] = look([specimen, *rest])
-    return next(row.name for row in picture.rows if row.at <= at < row.at + row.size_bytes)
+    [table, *_] = look([specimen, *rest])
+    return next(row.name for row in table.rows if row.at <= at < row.at + row.size_bytes)
 
 
 def test_all_of_a_good_store_is_right(root: Path, config: StoreConfig) -> None:
