@@ -221,7 +221,7 @@ class LogDirectory:
 
     def _record_at(self, position: int, known_size_bytes: int = 0) -> Specimen:
         data = self._read_log(position, _READ_SIZE_BYTES)
-        end = record_end(data, 0, position, known_size_bytes)
+        end = record_end(data, position, known_size_bytes)
         return self._in_log(Kind.RECORD, data[:end], position)
 
     def _pointed_at(self, position: int, size_bytes: int) -> list[Specimen]:

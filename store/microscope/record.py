@@ -150,18 +150,28 @@ def _mend_length(data: bytes, at: int, end: int, magic: int, sys_flag: int) -> _
     return None
 
 
-def record_end(data: bytes, at: int, position: int, known_end: int = 0) -> int:
-    """Return the byte after the record at byte `at`, whose log position is that of byte 0 and `at`.
+def record_end(data: bytes, position: int, known_end: int = 0) -> int:
+    """Return the byte after the record at the start of `data`, which lies at a log position.
 
     By its own lengths, by `known_end` if that is not 0, or by the next record; all of the bytes
     where nothing says it.
     """
+    return _find_end(data, 0, position, known_end)[1]
+
+
+def _find_end(data: bytes, at: int, position: int, known_end: int) -> tuple[_Shape | None, int]:
+    """Return shape and end of the record at byte `at`; `position` is that of byte 0."""
     if len(data) - at < fmt.RECORD_SIZE_BYTES_MIN:
-        return len(data)
+        return None, len(data)
+    end, magic = at + integer_at(data, at), int.from_bytes(data[at + 4 : at + 8], "big")
+    if magic in _MAGICS and end <= len(data):
+        stated = _shape(data, at, end, magic, integer_at(data, at + fmt.SYS_FLAG_AT))
+        if stated is not None and _adds_up(data, stated) and _has_body(data, at, stated):
+            return stated, end
     following = _next_record(data, at + fmt.RECORD_SIZE_BYTES_MIN, position)
     ends = dict.fromkeys(end for end in (known_end, following) if at < end <= len(data))
     shape = _explain(data, at, tuple(ends))
-    return shape.end if shape is not None else next(iter(ends), len(data))
+    return shape, shape.end if shape is not None else next(iter(ends), len(data))
 
 
 def _next_record(data: bytes, lo: int, position: int) -> int:
@@ -199,8 +209,7 @@ def record_rows(
         rows.add(at, hi - at, "record", shown_bytes(data[at:]), False, "91 bytes or more")
         return hi
     known_end = at + integer_at(unit.data, 8) if unit is not None else 0
-    end = record_end(data, at, position - at, known_end)
-    shape = _explain(data, at, (end,))
+    shape, end = _find_end(data, at, position - at, known_end)
     _Record(rows, at, position, end, shape, unit, len(rows.rows)).add()
     return end
 
