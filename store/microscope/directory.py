@@ -16,8 +16,7 @@ from store.derived.keys.index_files import DIRECTORY as INDEX_DIRECTORY
 from store.derived.keys.key_sums import IndexShape
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
-from store.derived.queues.consume_queues import queue_names
-from store.errors import LayoutError, LimitExceededError, PositionRangeError
+from store.errors import LayoutError, LimitExceededError, PositionRangeError, TopicNameError
 from store.files.descriptor_cache import DescriptorCache
 from store.fsck.files import OPEN_FILES_MAX, Place, ReadOnlyFileSystem, Segments
 from store.fsck.layout import GivenSettings, detect, index_names
@@ -26,6 +25,7 @@ from store.ledger.entry import unpack_header
 from store.microscope.record import record_end, said_by
 from store.microscope.specimen import Specimen, integer_at
 from store.microscope.specimen import SpecimenKind as Kind
+from store.record.message import check_topic
 
 SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of all that one look returns."""
@@ -222,6 +222,8 @@ class LogDirectory:
     def _record_at(self, position: int, known_size_bytes: int = 0) -> Specimen:
         data = self._read_log(position, _READ_SIZE_BYTES)
         end = record_end(data, position, known_size_bytes)
+        if end == _READ_SIZE_BYTES:  # No record is so large: what is there is none.
+            end = fmt.PAGE_SIZE_BYTES
         return self._in_log(Kind.RECORD, data[:end], position)
 
     def _pointed_at(self, position: int, size_bytes: int) -> list[Specimen]:
@@ -237,12 +239,15 @@ class LogDirectory:
     # --- Queues ---
 
     def _queue(self, topic: str, queue_id: int) -> Segments | None:
-        """Return the files of a queue. The name is looked up: it comes from others."""
-        top = os.path.join(self._place.root, QUEUE_DIRECTORY)
-        if (topic, queue_id) not in queue_names(self._place.fs, top):
+        """Return the files of a queue. The name comes from others: one of a topic is no path."""
+        directory = f"{QUEUE_DIRECTORY}/{topic}/{queue_id}"
+        try:
+            check_topic(topic.encode())
+        except TopicNameError:
+            return None
+        if not os.path.isdir(os.path.join(self._place.root, directory)):
             return None
         size_bytes = self._config.consume_queue_units_per_file * UNIT_SIZE_BYTES
-        directory = f"{QUEUE_DIRECTORY}/{topic}/{queue_id}"
         return Segments(self._place, directory, size_bytes, Part.QUEUE)
 
     def _unit_at(self, queue: Segments, topic: str, queue_id: int, offset: int) -> Specimen:

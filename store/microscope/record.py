@@ -7,6 +7,7 @@ be. Source: 1.13.
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from store import format as fmt
@@ -28,6 +29,7 @@ _NEXT: Final = re.compile(
     b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (1, *_MAGICS, fmt.MAGIC_BLANK))
 )
 _PROPERTIES_FIELD: Final = 2
+_STEP_SIZE_BYTES: Final = 64 * 1024  # One search holds the interpreter for some ms at most.
 _BODIES_MAX: Final = 64  # Bodies that are tried for one record: a CRC of each, of up to 4 MiB.
 _ENTRY_POSITION_AT: Final = 24
 _PORT_MAX: Final = 65_535
@@ -177,7 +179,10 @@ def _find_end(data: bytes, at: int, position: int, known_end: int) -> tuple[_Sha
 def _next_record(data: bytes, lo: int, position: int) -> int:
     """Return the byte of the next record or entry that names its own place, or of a blank; the end
     of the bytes without one."""
-    for match in _NEXT.finditer(data, lo):
+    steps = range(lo, len(data), _STEP_SIZE_BYTES)
+    for match in chain.from_iterable(
+        _NEXT.finditer(data, step, step + _STEP_SIZE_BYTES + 3) for step in steps
+    ):
         is_entry = match[0][0] == 0
         at = match.start() - (0 if is_entry else 4)
         place_at = at + (_ENTRY_POSITION_AT if is_entry else fmt.PHYSICAL_OFFSET_AT)
