@@ -5,13 +5,22 @@ must not know files. The chain CRC covers the header and the body CRC the record
 over the bytes as they should be, as far as that is known, so that a damaged field is named once.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from store import format as fmt
 from store.files.checksum import crc32c
 from store.ledger.entry import KIND_DATA, KINDS, chain_of, unpack_header
+from store.microscope.one_byte import mended_byte
 from store.microscope.record import record_rows
-from store.microscope.specimen import FieldRow, RowList, Specimen, integer_at, shown_bytes
+from store.microscope.specimen import (
+    FieldRow,
+    FieldVerdict,
+    RowList,
+    Specimen,
+    integer_at,
+    shown_bytes,
+)
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _CHAIN_AT: Final = fmt.ENTRY_CHAIN_CRC_AT
@@ -22,7 +31,57 @@ def entry_rows(
     specimen: Specimen, before: Specimen | None, unit: Specimen | None
 ) -> tuple[FieldRow, ...]:
     """Return the rows of an entry. `before` is the header of the entry before it, `unit` the one of
-    the ledger's index."""
+    the ledger's index. One damaged byte is wrong at its field only, if the checksums name it."""
+    rows = _entry_rows(specimen, before, unit)
+    mended = _mended(specimen, before)
+    if mended is None:
+        return rows
+    at, value = mended
+    data = specimen.data[:at] + bytes([value]) + specimen.data[at + 1 :]
+    right_rows = _entry_rows(specimen._replace(data=data), before, unit)
+    if any(row.verdict is FieldVerdict.WRONG for row in right_rows):
+        return rows
+    return tuple(
+        row._replace(
+            value=_value_of(row, rows, specimen.data),
+            verdict=FieldVerdict.WRONG,
+            expected=row.value,
+        )
+        if row.at <= at < row.at + row.size_bytes
+        else row
+        for row in right_rows
+    )
+
+
+def _value_of(row: FieldRow, rows: Sequence[FieldRow], data: bytes) -> str:
+    """Return the text of the damaged bytes of a field; in hex where they gave other rows."""
+    same = (
+        r.value for r in rows if (r.at, r.size_bytes, r.name) == (row.at, row.size_bytes, row.name)
+    )
+    return next(same, data[row.at : row.at + row.size_bytes].hex())
+
+
+def _mended(specimen: Specimen, before: Specimen | None) -> tuple[int, int] | None:
+    """Return the one byte of an entry that its two checksums say is wrong, and its right value."""
+    data, chain_before = specimen.data, _chain_before(specimen, before)
+    if len(data) < _HEADER or chain_before is None:
+        return None
+    header, body_crc = unpack_header(data), crc32c(data[_HEADER:])
+    if chain_of(chain_before, data[:_HEADER]) == header.chain_crc:
+        if body_crc == header.body_crc:
+            return None
+        found = mended_byte(data[_HEADER:], header.body_crc)
+        return None if found is None else (found[0] + _HEADER, found[1])
+    covered = chain_before.to_bytes(4, "big") + data[:_CHAIN_AT] + bytes(4) + data[40:_HEADER]
+    found = mended_byte(covered, header.chain_crc)
+    if body_crc != header.body_crc or found is None or found[0] < 4:
+        return None  # The header before may be the damaged one.
+    return found[0] - 4, found[1]
+
+
+def _entry_rows(
+    specimen: Specimen, before: Specimen | None, unit: Specimen | None
+) -> tuple[FieldRow, ...]:
     rows, data = RowList(specimen.data), specimen.data
     if len(data) < _HEADER:
         rows.add(0, len(data), "entry", shown_bytes(data), False, "48 bytes or more")
