@@ -10,7 +10,7 @@ from typing import Final
 from store.files.checksum import crc32c
 
 REACH_SIZE_BYTES: Final = 4_096
-"""How far it searches. Damage of several bytes is taken for one with a chance of one in 4,000."""
+"""How far it searches. Damage of several bytes is mistaken for one once in 4,000 times."""
 _ZERO: Final = crc32c(b"\0")
 _TABLE: Final = [crc32c(bytes([value])) ^ _ZERO for value in range(256)]
 """Difference that each damage of the last byte makes."""
