@@ -6,6 +6,7 @@ restore in `node.offline.restore`, which are imported when a command runs.
 """
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,7 @@ import click
 from qlog.output import Format, counted, output_option, print_record, print_rows, print_text
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
+from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
     from store.fsck.layout import GivenSettings
@@ -266,8 +268,9 @@ def microscope(
     tables = look(specimens)
     wrong_count = sum(table.wrong_count for table in tables)
     if output is Format.TABLE:
+        has_colours = False if os.environ.get("NO_COLOR") else None  # None: on a terminal.
         for line in text_lines(tables):
-            click.echo(line)
+            click.echo(line, file=styled(sys.stdout), color=has_colours)
     else:
         record = {"directory": directory, "wrong_count": wrong_count, "things": json_of(tables)}
         print_record(record, output)

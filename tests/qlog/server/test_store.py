@@ -243,3 +243,17 @@ def test_microscope_refuses_what_is_not_there_in_three_lines(
         assert len(done.stderr.splitlines()) == 3, done.stderr
     with open_store(root, config):
         assert run("microscope", root, "--position", "0").exit_code == 3
+
+
+def test_microscope_has_colours_on_a_terminal_only(root: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = ["store", "microscope", str(root), "--position", "0"]
+    try:
+        done = subprocess.run([sys.executable, "-c", PROGRAM, *command], stdout=theirs, check=False)
+        os.close(theirs)
+        shown = os.read(ours, 65536)
+    finally:
+        os.close(ours)
+    assert done.returncode == 0
+    assert b"\x1b[32mright\x1b[0m totalSize" in shown or b"\x1b[32mright\x1b[0m magic" in shown
+    assert "\x1b" not in run(*command[1:]).stdout
