@@ -61,7 +61,7 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
         (-INT32_MAX - 1, INT32_MAX): "flag",
         (0, UINT32_MAX): "node_id record_count check_after_ms retry_delays_ms",
         (0, INT64_MAX): "offset offsets at_least_index transaction_id unix_ms lo_unix_ms "
-        "hi_unix_ms",
+        "hi_unix_ms position key_slot",
         (-1, INT64_MAX): "index",
         (1, INT64_MAX): "held_count_max",
         (0, UINT64_MAX): "producer_id sequence",
@@ -212,6 +212,13 @@ def _check_batch(name: str, value: Any) -> None:
     check_number("offset", value.next_offset)
 
 
+def _check_queue_offset(name: str, value: Any) -> None:
+    if not isinstance(value, tuple) or len(value) != 3:
+        raise wrong_type(name, value, "(topic, queue_id, offset)")
+    _check_queue(name, value[:2])
+    check_number("offset", value[2])
+
+
 def _check_position(name: str, value: Any) -> None:
     if isinstance(value, str):
         parse_position(value, name)
@@ -272,7 +279,8 @@ def check_for(name: str, annotation: Any) -> Check | None:
     kinds = [member for member in members if member is not type(None)]
     if name not in _BY_NAME and Any in kinds:
         return None
-    check = _BY_NAME.get(name) or _one_of([_check_one(name, kind) for kind in kinds])
+    by_name = None if kinds == [int] else _BY_NAME.get(name)
+    check = by_name or _one_of([_check_one(name, kind) for kind in kinds])
     if len(kinds) == len(members):
         return check
     return lambda name, value: None if value is None else check(name, value)
@@ -308,7 +316,7 @@ def _check_one(name: str, annotation: Any) -> Check:
     if origin is Literal:
         return functools.partial(_check_literal, inner)
     if origin is tuple:
-        return _check_queue
+        return _check_queue if len(inner) == 2 else _check_queue_offset
     if origin is Callable:
         return functools.partial(_check_kind, Callable, "a function")
     if inspect.isclass(origin) and issubclass(origin, Mapping):

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from node.broker import Broker
 from node.config.settings import Settings
 from node.contract import Driver, ReceiptRules, ReplicaStatus
-from node.errors.common import UpgradeRefusedError, WrongModeError
+from node.errors.common import BadRequestError, UpgradeRefusedError, WrongModeError
 from node.monitoring.health import Health
 from node.monitoring.history import History
 from node.monitoring.pages import Pages
@@ -31,6 +31,7 @@ from node.replication.lives import NodeLives
 from node.replication.maintenance import Maintenance
 from node.runtime.fail_stop import FailStop
 from node.runtime.logs.events import EVENTS
+from node.runtime.on_thread import on_thread
 from node.runtime.opening import Opening
 from node.state.append_times import AppendTimes
 from node.state.machine import StateMachine
@@ -41,11 +42,15 @@ from quorumlog.version import __version__
 from raft.messages import NO_INDEX, Index, NodeId
 from store.errors import CorruptionError, DerivedFileError
 from store.files.file_system import FileSystem
+from store.microscope.directory import SIZE_BYTES_MAX, LogDirectory
+from store.microscope.specimen import Specimen
 from store.replicated.ledger_store import ReplicaStore
 from store.replicated.shipped_store import ShippedStore
 from store.replicated.store import ReplicatedStore
 
 _POLL_S: Final = 0.005
+_READ_COUNT: Final = 3
+"""Copies of the bytes of a look: as read, as returned, and as sent."""
 
 
 class NodeCalls(Protocol):
@@ -187,6 +192,38 @@ class NodeParts:
         events = EVENTS.after(request.after, request.began_unix_ms, request.count_max)
         rows = [pb.NodeEvent(**event._asdict()) for event in events]
         return pb.EventsResponse(began_unix_ms=EVENTS.began_unix_ms, events=rows)
+
+    async def read_log(self, request: pb.ReadLogRequest) -> pb.ReadLogResponse:
+        """Return bytes of the files of this node without a check; the caller pays for them.
+
+        Raises BadRequestError, WrongModeError, PositionRangeError, LimitExceededError, BusyError.
+        """
+        store, what = self.replication.store, request.WhichOneof("what")
+        if what is None:
+            raise BadRequestError("what", "index, log_position, queue_unit or key_slot", "none")
+        if what == "index" and store.config.container != "ledger":
+            raise WrongModeError("ReadLog of an index", self.settings.replication)
+
+        def bounds() -> tuple[int, int]:
+            return store.log.min_position, store.dispatched_position
+
+        def read() -> tuple[Specimen, ...]:
+            with LogDirectory(store.root, store.config, bounds) as there:
+                match what:
+                    case "index":
+                        return there.entry(request.index)
+                    case "log_position":
+                        return there.record(request.log_position)
+                    case "queue_unit":
+                        unit = request.queue_unit
+                        return there.queue_unit(unit.topic, unit.queue_id, unit.offset)
+                    case _:
+                        return there.key_slot(request.key_slot)
+
+        async with self.broker.context.turn.walk(_READ_COUNT * SIZE_BYTES_MAX) as walk:
+            await walk.wait()  # One read of an address at a time.
+            things = await on_thread(read)
+        return pb.ReadLogResponse(things=[pb.LogBytes(**one._asdict()) for one in things])
 
     @property
     def level(self) -> int:

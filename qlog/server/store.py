@@ -1,10 +1,12 @@
-"""`qlog store`: inspect a store directory, check it, repair it and restore it, without a server.
+"""`qlog store`: inspect a store directory, check it, look at its bytes, repair it and restore it,
+without a server.
 
 Owns the options and the printing; checks and repairs live in `store.fsck.check` and its parts, a
 restore in `node.offline.restore`, which are imported when a command runs.
 """
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +16,7 @@ import click
 from qlog.output import Format, counted, output_option, print_record, print_rows, print_text
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
+from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
     from store.fsck.layout import GivenSettings
@@ -194,6 +197,92 @@ def verify(directory: str, output: Format, **options: Any) -> int:
     if total > len(findings):
         click.echo(f"{counted(total - len(findings), 'finding')} not shown", err=True)
     return ExitCode.FINDINGS if total else ExitCode.OK
+
+
+@store.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--index", type=click.IntRange(min=0), metavar="N", help="The entry of a ledger.")
+@click.option(
+    "--position",
+    type=click.IntRange(min=0),
+    metavar="P",
+    help="The record, or the entry, at a log position.",
+)
+@click.option("--queue", metavar="TOPIC:QUEUE:OFFSET", help="A unit of a consume queue.")
+@click.option(
+    "--key-slot",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="A slot of the newest file of the key index.",
+)
+@_layout_options
+@output_option
+def microscope(
+    directory: str,
+    index: int | None,
+    position: int | None,
+    queue: str | None,
+    key_slot: int | None,
+    output: Format,
+    **options: Any,
+) -> int:
+    """Show the bytes of one thing in a store directory, field by field, each checked.
+
+    With it: what it is compared with, as the header before an entry and the unit that points at it.
+    A verdict is right (by a check of the field, or a checksum that covers it), WRONG, or - where
+    nothing says what the field must be. The server must be stopped.
+
+    \b
+    Keys of -o json:
+      directory, wrong_count, things (kind, file, at, position, number, topic,
+      queue_id, size_bytes, wrong_count, rows (at, size_bytes, name, value,
+      verdict, expected, hex))
+
+    \b
+    Examples:
+      qlog store microscope data --index 41
+      qlog store microscope data --position 8192
+      qlog store microscope data --queue orders:0:17
+      qlog store microscope data --key-slot 42 -o json | jq '.things[0].rows'
+
+    Ends with 0 when nothing is wrong, 1 when something is, 3 when it could not be done.
+    """
+    from qlog.server.microscope import json_of, text_lines
+    from store.fsck.files import refuse_if_locked
+    from store.microscope.directory import LogDirectory
+    from store.microscope.look import look
+
+    if sum(value is not None for value in (index, position, queue, key_slot)) != 1:
+        raise click.UsageError("name one of --index, --position, --queue and --key-slot")
+    place = _queue_place(queue) if queue is not None else None
+    refuse_if_locked(directory)
+    with LogDirectory.of(directory, _given(options)) as there:
+        if index is not None:
+            specimens = there.entry(index)
+        elif position is not None:
+            specimens = there.record(position)
+        elif place is not None:
+            specimens = there.queue_unit(*place)
+        else:
+            specimens = there.key_slot(key_slot or 0)
+    tables = look(specimens)
+    wrong_count = sum(table.wrong_count for table in tables)
+    if output is Format.TABLE:
+        has_colours = False if os.environ.get("NO_COLOR") else None  # None: on a terminal.
+        for line in text_lines(tables):
+            click.echo(line, file=styled(sys.stdout), color=has_colours)
+    else:
+        record = {"directory": directory, "wrong_count": wrong_count, "things": json_of(tables)}
+        print_record(record, output)
+    return ExitCode.FINDINGS if wrong_count else ExitCode.OK
+
+
+def _queue_place(text: str) -> tuple[str, int, int]:
+    """Return topic, queue id and offset of TOPIC:QUEUE:OFFSET. Raises BadParameter."""
+    topic, *numbers = text.split(":")
+    if not topic or len(numbers) != 2 or not all(n.isascii() and n.isdecimal() for n in numbers):
+        raise click.BadParameter(f"{text!r} is not TOPIC:QUEUE:OFFSET", param_hint="'--queue'")
+    return topic, int(numbers[0]), int(numbers[1])
 
 
 @store.command()

@@ -24,6 +24,8 @@ from quorumlog.admin.types import (
     HistorySample,
     LagSample,
     LeaderInfo,
+    LogBytes,
+    LogRead,
     MemberStatus,
     NodeDown,
     NodeEvent,
@@ -40,6 +42,7 @@ from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import (
     DeadlineError,
+    InvalidRequestError,
     QuorumlogError,
     TopicExistsError,
     UnavailableError,
@@ -198,6 +201,34 @@ class Admin(GroupAdmin, MessageAdmin):
                 for row in response.groups
             },
         )
+
+    async def read_log(
+        self,
+        node_id: int,
+        *,
+        index: int | None = None,
+        position: int | None = None,
+        queue: tuple[str, int, int] | None = None,
+        key_slot: int | None = None,
+    ) -> LogRead:
+        """Return the bytes of one thing in the files of a node, without a check of the node.
+
+        An entry by its index (raft mode), the record or the entry at a log position, a unit of a
+        queue (topic, queue id, offset), or a slot of the newest file of the key index; name one. At
+        most 4 MiB. `store.microscope` of the server decodes them.
+        """
+        request = admin_pb2.ReadLogRequest(index=index, log_position=position, key_slot=key_slot)
+        if queue is not None:
+            topic, queue_id, offset = queue
+            place = request.queue_unit
+            place.topic, place.queue_id, place.offset = topic, queue_id, offset
+        given = (index, position, queue, key_slot)
+        if sum(value is not None for value in given) != 1:
+            text = "read_log: name one of index, position, queue and key_slot"
+            raise InvalidRequestError(text)
+        _, response = await self._at(node_id, request)
+        thing, *beside = (of_pb(LogBytes, pb) for pb in response.things)
+        return LogRead(node_id, thing, tuple(beside))
 
     async def cluster_status(self) -> ClusterStatus:
         """Ask every known node at once, for 2 s in all, and return all statuses.

@@ -256,6 +256,35 @@ class NodeHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class LogBytes:
+    """The bytes of one thing of a node's store, right or wrong; `at` is its byte in `file`.
+
+    `kind`: entry, entry_before (the header of the entry before), ledger_unit, record, blank,
+    queue_unit, key_slot, key_header or key_item. `position` is its log position; `number` its
+    index, queue offset, slot or item; -1 where it has none. `topic` and `queue_id` are those of a
+    queue unit.
+    """
+
+    kind: str
+    data: bytes
+    file: str
+    at: int
+    position: int
+    number: int
+    topic: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """A thing of a node's store, and beside it what it is compared with."""
+
+    node_id: int
+    thing: LogBytes
+    beside: tuple[LogBytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MemberStatus:
     """A member as a node sees it. Only the leader knows `match_index` and `progress`."""
 

@@ -571,3 +571,50 @@ class HistoryResponse(_message.Message):
     samples: _containers.RepeatedCompositeFieldContainer[HistorySample]
     groups: _containers.RepeatedCompositeFieldContainer[GroupHistory]
     def __init__(self, samples: _Optional[_Iterable[_Union[HistorySample, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupHistory, _Mapping]]] = ...) -> None: ...
+
+class ReadLogRequest(_message.Message):
+    __slots__ = ("index", "log_position", "queue_unit", "key_slot")
+    class QueueUnit(_message.Message):
+        __slots__ = ("topic", "queue_id", "offset")
+        TOPIC_FIELD_NUMBER: _ClassVar[int]
+        QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+        OFFSET_FIELD_NUMBER: _ClassVar[int]
+        topic: str
+        queue_id: int
+        offset: int
+        def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_UNIT_FIELD_NUMBER: _ClassVar[int]
+    KEY_SLOT_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    log_position: int
+    queue_unit: ReadLogRequest.QueueUnit
+    key_slot: int
+    def __init__(self, index: _Optional[int] = ..., log_position: _Optional[int] = ..., queue_unit: _Optional[_Union[ReadLogRequest.QueueUnit, _Mapping]] = ..., key_slot: _Optional[int] = ...) -> None: ...
+
+class LogBytes(_message.Message):
+    __slots__ = ("kind", "data", "file", "at", "position", "number", "topic", "queue_id")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    data: bytes
+    file: str
+    at: int
+    position: int
+    number: int
+    topic: str
+    queue_id: int
+    def __init__(self, kind: _Optional[str] = ..., data: _Optional[bytes] = ..., file: _Optional[str] = ..., at: _Optional[int] = ..., position: _Optional[int] = ..., number: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
+
+class ReadLogResponse(_message.Message):
+    __slots__ = ("things",)
+    THINGS_FIELD_NUMBER: _ClassVar[int]
+    things: _containers.RepeatedCompositeFieldContainer[LogBytes]
+    def __init__(self, things: _Optional[_Iterable[_Union[LogBytes, _Mapping]]] = ...) -> None: ...

@@ -110,6 +110,7 @@ class Admin(Wrapper[async_admin.Admin]):
     stacks = blocking(async_admin.Admin.stacks)
     metrics = blocking(async_admin.Admin.metrics)
     history = blocking(async_admin.Admin.history)
+    read_log = blocking(async_admin.Admin.read_log)
     transfer_leadership = blocking(async_admin.Admin.transfer_leadership)
     add_learner = blocking(async_admin.Admin.add_learner)
     promote = blocking(async_admin.Admin.promote)

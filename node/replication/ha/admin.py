@@ -36,6 +36,10 @@ class HaAdmin:
         """Return the last events of this node."""
         return self.parts.events(request)
 
+    async def read_log(self, request: pb.ReadLogRequest) -> pb.ReadLogResponse:
+        """Return bytes of the files of this node."""
+        return await self.parts.read_log(request)
+
     async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
         """Return the status of this node; positions stand for indexes, epochs for terms."""
         log, details = self._driver.log, self._details()

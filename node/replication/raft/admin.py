@@ -72,6 +72,10 @@ class RaftAdmin:
         """Return the last events of this node."""
         return self.parts.events(request)
 
+    async def read_log(self, request: pb.ReadLogRequest) -> pb.ReadLogResponse:
+        """Return bytes of the files of this node."""
+        return await self.parts.read_log(request)
+
     async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
         """Return the whole status of this node."""
         gauges = self._log.store.stats().gauges

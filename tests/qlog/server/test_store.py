@@ -204,3 +204,56 @@ def test_a_terminal_sees_progress_on_stderr_only(
     assert done.returncode == 0
     assert json.loads(done.stdout)["directory"]
     assert all(word in shown for word in words)
+
+
+def test_microscope_shows_each_field_in_80_columns_and_ends_with_1_for_damage(
+    root: Path, config: StoreConfig
+) -> None:
+    things = [("--queue", "topic0:0:12"), ("--key-slot", 1), ("--position", 0)]
+    things += [("--index", 11)] if config.container == "ledger" else []
+    for thing in things:
+        done = run("microscope", root, *map(str, thing))
+        assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "nothing is wrong"), done
+        assert max(map(len, done.stdout.splitlines())) <= 80
+    damage_record(root, 22)  # Offset 12 of topic1 at index 11, in a batch of two.
+    wanted = ("--index", "11") if config.container == "ledger" else ("--queue", "topic1:0:10")
+    report = run_json(1, "microscope", root, *wanted)
+    wrong = [row for row in report["things"][0]["rows"] + report["things"][1]["rows"]
+             if row["verdict"] == "wrong"]  # fmt: skip
+    name = "body" if config.container == "ledger" else "bodyCRC"
+    assert [row["name"] for row in wrong] == [name]
+    assert report["wrong_count"] == len(wrong)
+    assert {"at", "size_bytes", "value", "expected", "hex"} < wrong[0].keys()
+    done = run("microscope", root, *wanted)
+    assert done.exit_code == 1
+    assert f" WRONG {name} " in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_microscope_refuses_what_is_not_there_in_three_lines(
+    root: Path, config: StoreConfig
+) -> None:
+    for arguments in (
+        (), ("--queue", "topic0"), ("--queue", "../x:0:1"), ("--queue", "topic0:0:99"),
+        ("--index", "9999"), ("--position", "99999999"), ("--key-slot", "5"),
+        ("--index", "1", "--position", "1"),
+    ):  # fmt: skip
+        done = run("microscope", root, *arguments)
+        assert done.exit_code in (2, 3), arguments
+        assert len(done.stderr.splitlines()) == 3, done.stderr
+    with open_store(root, config):
+        assert run("microscope", root, "--position", "0").exit_code == 3
+
+
+def test_microscope_has_colours_on_a_terminal_only(root: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = ["store", "microscope", str(root), "--position", "0"]
+    try:
+        done = subprocess.run([sys.executable, "-c", PROGRAM, *command], stdout=theirs, check=False)
+        os.close(theirs)
+        shown = os.read(ours, 65536)
+    finally:
+        os.close(ours)
+    assert done.returncode == 0
+    assert b"\x1b[32mright\x1b[0m totalSize" in shown or b"\x1b[32mright\x1b[0m magic" in shown
+    assert "\x1b" not in run(*command[1:]).stdout
