@@ -38,6 +38,7 @@ from node.config.types import AUTO, Address
 from node.framed.calls import FramedCalls
 from node.framed.connection import NAMESERVER_PORT
 from node.framed.server import FramedServer
+from node.monitoring.console_door import ConsoleDoor
 from node.monitoring.diagnosis import Diagnosis
 from node.monitoring.health import Health, Phase
 from node.monitoring.history import Facts, History
@@ -68,7 +69,6 @@ from node.rocketmq.remoting.service import OtherNodes, Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts, limits_of
 from node.runtime.background import BackgroundTasks
-from node.runtime.console_door import ConsoleDoor
 from node.runtime.fail_stop import FailStop
 from node.runtime.logs.line_budget import left_out
 from node.runtime.logs.rate_limited_log import RateLimitedLog

@@ -182,7 +182,7 @@ class Settings(BaseModel):
         "auto",
         "Pages for a browser (docs/console.md). `read`: they change nothing. `full`: they send "
         "messages and move groups. `auto`: `read` if `console_listen` is on loopback, else `off`. "
-        "Whoever reaches the port needs no password.",
+        "A caller that reaches the port needs no password.",
     )
     console_listen: AddressAutoOrOff = _setting(
         AUTO,

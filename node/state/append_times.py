@@ -35,7 +35,7 @@ class AppendTimes:
     """The stages of all appends of one driver. Runs on the loop's thread.
 
     What is done for each run is little, since a run may be a single append: its times are kept, and
-    counted when somebody looks or when there are many.
+    counted when a page is made or when there are many.
     """
 
     def __init__(

@@ -118,8 +118,8 @@ async def _ask(client: "Client", node_id: int, has: "NodeEvents | None") -> "Nod
         return None  # Another look may find it; its events are kept until it ends.
 
 
-def _show(found: list["NodeEvent"], output: Format, *, is_whole: bool) -> None:
-    rows = [{key: getattr(event, key) for key in _KEYS} for event in found]
+def _show(events: list["NodeEvent"], output: Format, *, is_whole: bool) -> None:
+    rows = [{key: getattr(event, key) for key in _KEYS} for event in events]
     if output is not Format.TABLE:
         print_rows(rows, output if is_whole else Format.JSONL, columns=_KEYS)
         return

@@ -32,7 +32,7 @@ _TITLE: Final = "QuorumLog console"
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="IP address of the pages. Whoever reaches it can read every message.",
+    help="IP address of the pages. A caller that reaches it can read every message.",
 )
 @click.option(
     "--name",
@@ -60,8 +60,9 @@ def console(
     idle_ms: int | None,
     server: str | None,
 ) -> int:
-    """Show the cluster in a browser: nodes, topics, messages, groups, events.
+    """Show the cluster in a browser.
 
+    Pages of nodes, topics, messages, groups and events, which follow the cluster.
     A client of the cluster like any other, on any machine that reaches a node.
     Its pages load nothing from elsewhere. It asks for no password: beyond
     loopback, put it behind something that does.

@@ -14,7 +14,7 @@ import uvicorn
 import quorumlog
 from qlog.console.app import Change, Console, Page
 from qlog.console.cluster import Cluster
-from qlog.console.pages import groups, messages, nodes, overview, topics
+from qlog.console.pages import groups, messages, microscope, nodes, overview, topics
 from quorumlog.command_errors import CliError
 
 PAGES: Final = (
@@ -30,6 +30,7 @@ PAGES: Final = (
     Page("/groups", "groups.html", groups.show_all),
     Page("/groups/{group}", "group.html", groups.show_one),
     Page("/groups/{group}/reset", "reset.html", groups.show_reset),
+    Page("/microscope", "microscope.html", microscope.show),
     Page("/nodes", "nodes.html", nodes.show_all),
     Page("/nodes/{node_id:int}", "node.html", nodes.show_one),
 )

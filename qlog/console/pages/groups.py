@@ -23,7 +23,7 @@ async def show_all(cluster: Cluster, request: Request) -> dict[str, Any]:
     wanted = request.query_params.get("find", "")
     groups = await cluster.shared("groups", cluster.client.admin.list_groups)
     found = [one for one in groups if wanted.lower() in one.group.lower()]
-    found.sort(key=lambda one: (-one.lag_count, one.group))
+    found.sort(key=lambda info: (-info.lag_count, info.group))
     return {"groups": page_of(found, request, _PAGE_COUNT), "count": len(groups), "find": wanted}
 
 

@@ -28,15 +28,17 @@ async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
     node = next(one for one in status.nodes if one.node_id == node_id)
     histories = await cluster.histories()
     own = {node_id: histories[node_id]} if node_id in histories else {}
-    ha = None
+    ha = settings = None
     if not isinstance(node, NodeDown):
         ha = await _ha(cluster, node_id)
+        settings = await cluster.try_node(cluster.client.admin.settings(node_id))
     events = [event for event in await cluster.events() if event.node_id == node_id]
     return {
         "row": rows[node_id],
         "node": None if isinstance(node, NodeDown) else node,
         "members": () if isinstance(node, NodeDown) else node.members,
         "ha": ha,
+        "settings": settings or (),
         "charts": of_nodes(own),
         "events": events[:_EVENT_COUNT],
     }

@@ -107,7 +107,7 @@ function follow() {
   addEventListener("pagehide", () => source.close());
 }
 
-const pages = { o: "/", t: "/topics", c: "/groups", n: "/nodes", e: "/events" };
+const pages = { o: "/", t: "/topics", c: "/groups", n: "/nodes", e: "/events", m: "/microscope" };
 let isGoing = false;
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;

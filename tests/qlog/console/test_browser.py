@@ -125,7 +125,13 @@ def test_each_page_is_safe_small_dark_and_accessible(cluster: LocalCluster, driv
             *("/", "/events", "/topics", "/topics/orders", "/topics/orders/messages?queue=0"),
             *("/topics/orders/tail", "/topics/orders/find?key=k1", "/topics/orders/send"),
             *("/groups", "/groups/billing", "/groups/billing/reset?topic=orders&position=first"),
-            *("/nodes", "/nodes/1", message.removeprefix(base), "/nothing"),
+            *(
+                "/microscope?node=1&other=2&at=3",
+                "/nodes",
+                "/nodes/1",
+                message.removeprefix(base),
+                "/nothing",
+            ),
         ]
         grounds = set()
         for is_dark in (False, True):

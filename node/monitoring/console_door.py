@@ -25,7 +25,7 @@ _log: Final = structlog.get_logger(component="console")
 
 
 class ConsoleDoor:
-    """Starts the console of a node when somebody calls its port. Runs on the loop's thread."""
+    """Starts the console of a node when a browser calls its port. Runs on the loop's thread."""
 
     def __init__(self, mode: str, server: str, environment: Mapping[str, str]) -> None:
         """`server`: host:port of this node for clients. `environment`: what the console needs to
