@@ -76,9 +76,8 @@ class Cluster:
                 events = (*kept, *said.events)[-1_000:]
                 known[said.node_id] = NodeEvents(said.node_id, said.began_unix_ms, events)
         every = [event for said in known.values() for event in said.events]
-        return sorted(
-            every, key=lambda event: (event.unix_ms, event.node_id, event.number), reverse=True
-        )
+        every.sort(key=lambda event: (event.unix_ms, event.node_id, event.number), reverse=True)
+        return every
 
     @staticmethod
     async def try_node(call: Awaitable[_T]) -> _T | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _ROW_COUNT: Final = 300
 _HEX_SIZE_BYTES: Final = 48
 _COLOR_COUNT: Final = 6
+_INT32_MAX: Final = (1 << 31) - 1
 
 
 class ShownRow(NamedTuple):
@@ -46,17 +47,19 @@ async def show(cluster: Cluster, request: Request) -> dict[str, Any]:
     node_ids = await cluster.node_ids()
     query = request.query_params
     thing = _thing(request)
-    context = {
+    node = whole(request, "node", node_ids[0] if node_ids else 1, 1, _INT32_MAX)
+    other = whole(request, "other", 0, 0, _INT32_MAX)
+    context: dict[str, Any] = {
         "node_ids": node_ids,
-        "node": whole(request, "node", node_ids[0] if node_ids else 1, 1, (1 << 31) - 1),
-        "other": whole(request, "other", 0, 0, (1 << 31) - 1),
+        "node": node,
+        "other": other,
         "kind": query.get("kind", "index"),
         "reads": [],
         "difference": None,
     }
     if thing is None:
         return context
-    chosen = [n for n in dict.fromkeys((context["node"], context["other"])) if n]
+    chosen = [n for n in dict.fromkeys((node, other)) if n]
     reads = await asyncio.gather(
         *(cluster.client.admin.read_log(node_id, **thing) for node_id in chosen)
     )

@@ -83,8 +83,9 @@ def test_every_page_shows_hostile_texts_and_runs_none(qlog: Qlog, message_id: st
             "/", "/events", "/topics", f"/topics/{TOPIC}", f"/topics/{TOPIC}/messages?queue=0",
             f"/topics/{TOPIC}/tail", f"/topics/{TOPIC}/find?key=k", f"/topics/{TOPIC}/send",
             "/groups", "/groups/readers", f"/groups/readers/reset?topic={TOPIC}&position=first",
-            "/nodes", "/nodes/1", f"/messages/{message_id}", f"/microscope?kind=queue&at={TOPIC}:0:0",
-            "/microscope?node=1&other=2&kind=index&at=3", "/microscope", "/topics?find=" + quote(HOSTILE),
+            "/nodes", "/nodes/1", f"/messages/{message_id}", "/microscope",
+            f"/microscope?kind=queue&at={TOPIC}:0:0", "/microscope?node=1&other=2&kind=index&at=3",
+            "/topics?find=" + quote(HOSTILE),
         ]  # fmt: skip
         for path in paths:
             page = browser.get(path)
@@ -107,7 +108,8 @@ def test_every_page_shows_hostile_texts_and_runs_none(qlog: Qlog, message_id: st
             (f"/topics/{TOPIC}/messages?offset=-1", 400), ("/groups?page=x", 400),
             (f"/topics/{TOPIC}/messages?offset={10**30}", 400), ("/static/../app.py", 404),
             ("/microscope?kind=x&at=1", 400),
-            ("/microscope?kind=queue&at=1", 400), (f"/topics/{TOPIC}/tail?sql=1+1+1", 400), (f"/topics/{TOPIC}/tail?sql=a&tag=b", 400),
+            ("/microscope?kind=queue&at=1", 400),
+            (f"/topics/{TOPIC}/tail?sql=1+1+1", 400), (f"/topics/{TOPIC}/tail?sql=a&tag=b", 400),
         ):  # fmt: skip
             browser.get(path, code)
         assert "not called by that name" in browser.get("/", 421, host="evil.example")
