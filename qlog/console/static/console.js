@@ -17,8 +17,9 @@ function colors() {
     : ["#14653a", "#0b57d0", "#9a5b00", "#a31515", "#6b2fb5", "#00707d"];
 }
 
-function clock(time) {
-  return new Date(time * 1000).toTimeString().slice(0, 5);
+function clocks(times) {
+  const length = times.length && times[times.length - 1] - times[0] < 600 ? 8 : 5;
+  return times.map((time) => new Date(time * 1000).toTimeString().slice(0, length));
 }
 
 function short(value) {
@@ -45,7 +46,7 @@ function draw(box) {
     height: Math.max(120, box.clientHeight - 40),
     cursor: { points: { size: 6 } },
     scales: { y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] } },
-    axes: [{ ...axis, values: (_, times) => times.map(clock) }, { ...axis, size: 60, values: (_, values) => values.map(short) }],
+    axes: [{ ...axis, values: (_, times) => clocks(times) }, { ...axis, size: 60, values: (_, values) => values.map(short) }],
     legend: { live: false, show: chart.labels.length > 1 },
     series: [{}, ...chart.labels.map((label, i) => ({ label, stroke: lines[i % lines.length], width: 2, spanGaps: true }))],
   }, chart.data, box);

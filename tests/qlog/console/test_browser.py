@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,12 @@ def fill(server: str) -> None:
 
 @pytest.fixture
 def driver() -> Iterator[Any]:
+    with started_browser() as browser:
+        yield browser
+
+
+@contextmanager
+def started_browser() -> Iterator[Any]:
     if CHROMIUM is None or DRIVER is None:
         missing.program("chromium and chromedriver are not in PATH")
     options = webdriver.ChromeOptions()
@@ -71,10 +77,10 @@ def driver() -> Iterator[Any]:
         made.quit()
 
 
-def view(driver: Any, *, width: int, is_dark: bool) -> None:
+def view(driver: Any, *, width: int, is_dark: bool, height: int = 900) -> None:
     scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
