@@ -7,7 +7,6 @@ real Prometheus answers over two clusters under load. Owns that drawing.
 import asyncio
 import json
 import tempfile
-import time
 import urllib.parse
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +36,7 @@ def main() -> None:
                 cluster.wait_ready()
             nodes = [node.http_address for cluster in (raft, slaves) for node in cluster.status()]
             with prometheus(Path(directory), nodes) as server:
-                began_s = time.time()
+                began_s = now_s(server)
                 asyncio.run(load(raft, server))
                 fill(slaves.bootstrap)
                 for board in BOARDS:
@@ -45,6 +44,12 @@ def main() -> None:
         finally:
             for cluster in (raft, slaves):
                 cluster.stop()
+
+
+def now_s(server: str) -> float:
+    """Return the time of Prometheus."""
+    with DIRECT.open(f"{server}/api/v1/query?query=time()", timeout=60) as answer:
+        return float(json.load(answer)["data"]["result"][1])
 
 
 def draw(board: Board, server: str, began_s: float) -> None:
@@ -84,7 +89,7 @@ def _draw_panel(axis: Any, panel: Panel, exprs: list[str], server: str, began_s:
 
 
 def _ranges(server: str, query: str, began_s: float) -> list[dict[str, Any]]:
-    given = {"query": query, "start": began_s, "end": time.time(), "step": _STEP_S}
+    given = {"query": query, "start": began_s, "end": now_s(server), "step": _STEP_S}
     words = urllib.parse.urlencode(given)
     with DIRECT.open(f"{server}/api/v1/query_range?{words}", timeout=60) as answer:
         found: list[dict[str, Any]] = json.load(answer)["data"]["result"]

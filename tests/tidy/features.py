@@ -22,6 +22,7 @@ PRODUCT: Final[dict[str, str]] = {
     "store: mending, scrub, restore": """store/ledger/mending store/maintenance node/offline
         tests/store/ledger/mending tests/store/maintenance tests/node/offline""",
     "store: check and repair without a server": "store/fsck tests/store/fsck",
+    "store: microscope": "store/microscope tests/store/microscope",
     "Raft core": "raft tests/raft",
     "Raft mode": "node/replication tests/node/replication",
     "digests of the state": """node/replication/raft/digests
@@ -54,6 +55,7 @@ PRODUCT: Final[dict[str, str]] = {
     "client: administration": "quorumlog/admin tests/quorumlog/admin",
     "client: without asyncio": "quorumlog/sync tests/quorumlog/sync",
     "commands": "qlog tests/qlog",
+    "console": "qlog/console tests/qlog/console",
     "commands: import from RocketMQ": "qlog/rocketmq tests/qlog/rocketmq",
     "local clusters": "deploy/local tests/deploy/test_local",
     "capacity planning": "planning bench/calibration.py tests/planning",
@@ -77,7 +79,8 @@ TOOLS: Final[dict[str, str]] = {
 }
 OTHERS: Final[dict[str, str]] = {
     "documents": "docs ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE README.md",
-    "data": "bench/results quorumlog/pb requirements.lock requirements-build.lock",
+    "data": """bench/results quorumlog/pb requirements.lock requirements-build.lock
+        qlog/console/static/uplot""",
 }
 _ENDINGS: Final = {
     "documents": (".md",),

@@ -44,7 +44,7 @@ def _written(sources: Iterable[Source]) -> list[Source]:
 
 
 def _lines(name: str) -> tuple[str, int]:
-    data = (repository.ROOT / name).read_bytes()
+    data = (repository.text(name) or "").encode()  # A picture has no lines.
     return name, max(len(data.splitlines()), len(data) // 100)
 
 

@@ -7,7 +7,6 @@ is behind, and a look under the microscope.
 import io
 import tempfile
 import threading
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,8 @@ from tests.qlog.console.test_pages import console
 from tests.qlog.running import Qlog
 
 DIRECTORY: Final = Path("docs/pictures")
-_LOAD_S: Final = 130
+_ROUND_COUNT: Final = 300
+"""Of 0.4 s each."""
 _WIDTH: Final = 1180
 _COLOR_COUNT: Final = 48
 
@@ -43,9 +43,9 @@ def fill(server: str) -> None:
     """Send with a changing rate, and consume a part."""
     with sync.connect(server) as client:
         client.admin.create_topic("orders", queue_count=4)
-        producer, ends = client.producer(), time.monotonic() + _LOAD_S
-        while (left_s := ends - time.monotonic()) > 0:
-            for n in range(20 + int(20 * (left_s % 40) / 40)):
+        producer = client.producer()
+        for round_number in range(_ROUND_COUNT):
+            for n in range(20 + round_number % 80 // 4):
                 body = f'{{"order": {n}, "pie": "apple", "price": {n % 9 + 3}}}'
                 producer.send_nowait("orders", body, key=f"order-{n}", tag="new")
             producer.flush()
