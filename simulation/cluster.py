@@ -77,7 +77,7 @@ class ClusterNode:
 
     def _live(self) -> Any:
         settings = self.cluster.settings_of(self)
-        life = lifecycle._Life(settings, FailStop(settings.directory, self._exit))
+        life = lifecycle._Life(settings, {}, FailStop(settings.directory, self._exit))
         self.node = life._node
         return life.run()
 
