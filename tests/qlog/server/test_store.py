@@ -62,7 +62,7 @@ def test_a_restore_that_makes_no_sense_is_refused_in_three_lines(tmp_path: Path)
     assert not (tmp_path / "new").exists()
     (tmp_path / "node.toml").write_text("node_id = 0\n")
     done = run("restore", tmp_path, "--config", tmp_path / "node.toml")
-    assert done.exit_code == 3
+    assert done.exit_code == 2
     assert "node_id = 0" in done.stderr
 
 
