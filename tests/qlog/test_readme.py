@@ -36,6 +36,7 @@ SKIPPED = {
     "docs/three-machines.md": {
         "python3 -m venv": "tests/deploy/test_build_packages.py installs the wheels",
         "chown": OTHER_MACHINE,
+        "ssh": OTHER_MACHINE,
         "systemctl": OTHER_MACHINE,
     },
     "docs/upgrading.md": {
@@ -75,6 +76,13 @@ BEFORE = {
     "docs/operations.md": [*LOCAL, "until qlog nameserver route orders; do :; done"],
 }
 """What runs before a page that does not begin with an installation."""
+FILES = {"certificate_file": "server.pem", "key_file": "server.key", "ca_file": "ca.pem"}
+TLS = (
+    "qlog local stop && qlog local start --dir tls --port 8081"
+    + "".join(f" --setting tls_{setting}=$PWD/certs/{file}" for setting, file in FILES.items())
+    + " --setting tls_client_auth=true"
+)
+"""Starts in the place of the page's cluster one with client certificates."""
 SMALL = {
     "docs/three-machines.md": {
         "/etc/systemd/system": "/etc/quorumlog",
@@ -83,6 +91,8 @@ SMALL = {
         "topic create orders": "topic create orders --exist-ok",
         "log1.example:8081,log2.example:8081,log3.example:8081": "127.0.0.1:8081",
         "qlog bench produce": "qlog bench produce --seconds 0.1",
+        "--host log2.example --host log3.example": "",
+        "scp certs/{ca.pem,server.pem,server.key} log1.example:/etc/quorumlog/": TLS,
     },
     "docs/upgrading.md": {
         "kill -TERM PID": "qlog local stop --node 2",
@@ -193,7 +203,8 @@ def test_a_page_runs_from_top_to_bottom_with_one_cluster(page: str, tmp_path: Pa
             LocalCluster.open(left.parent).stop()
     ended = re.findall(r"^code (\d+): (.*)$", shown, re.M)
     assert ended == [(str(int(FINDS in line)), line) for line in lines], shown
-    own = [line for line in shown.splitlines() if line[:5] != "code " and str(tmp_path) not in line]
+    paths = ("code ", str(tmp_path), sys.base_prefix)
+    own = [line for line in shown.splitlines() if not any(path in line for path in paths)]
     assert [line for line in own if len(line) > COLUMNS] == [], "lines for a wider terminal"
     if page not in BEFORE:
         assert own.count("two pies") == ("two pies" in (ROOT / page).read_text()), "a bar is in it"

@@ -40,6 +40,7 @@ WRITTEN = [
     "docs/threat-model.md",
     "docs/three-machines.md",
     "docs/upgrading.md",
+    "docs/words.md",
 ]
 DECISIONS = "docs/decisions/"
 INTERNAL = "node.internal"
