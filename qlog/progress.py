@@ -60,7 +60,7 @@ def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
     if not sys.stderr.isatty():
         with lines_shown() as say:
             yield lambda what, done, total: say(
-                f"{shown(what, _NAME_LENGTH_MAX)}: " + _numbers(done, total)
+                ": ".join(filter(None, (shown(what, _NAME_LENGTH_MAX), _numbers(done, total))))
             )
         return
     from rich.console import Console
@@ -91,8 +91,9 @@ def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
 
 
 def _numbers(done: float, total: float | None) -> str:
-    """Return how much is done, as 1,200 of 4,800 (25%); of a share alone the percentage."""
+    """Return how much is done, as 1,200 of 4,800 (25%); of a share alone the percentage, and
+    nothing of a step that counts nothing."""
     if not total:
-        return f"{done:,.0f}"
+        return f"{done:,.0f}" if done else ""
     share = f"{min(done / total, 1):.0%}"
     return f"{done:,.0f} of {total:,.0f} ({share})" if total > 1 else share

@@ -52,9 +52,10 @@ def test_a_bar_has_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         show("records", 1_200, 4_800)
         show("more", 7, None)
     assert "1,200 of 4,800" in stderr.getvalue()
-    assert [progress._numbers(*one) for one in ((0.5, 1.0), (1.2, 1.0), (7, None))] == [
+    assert [progress._numbers(*one) for one in ((0.5, 1.0), (1.2, 1.0), (7, None), (0, None))] == [
         "50%",
         "100%",
         "7",
+        "",
     ]
     assert "records" in stderr.getvalue()
