@@ -195,6 +195,8 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the lists of commands without importing those that are lazy."""
+        of_server = [name for name, lazy in self.lazy.items() if lazy.is_of_server]
+        absent = of_server if is_server_missing() else []
         width = max(map(len, self.list_commands(ctx)))
         room = formatter.width - 6 - width  # As much as click leaves for a line.
         for title, names in (self.sections or {"Commands": self.list_commands(ctx)}).items():
@@ -206,9 +208,14 @@ class LazyGroup(click.Group):
                     else self.commands[name].get_short_help_str(room),
                 )
                 for name in names
+                if name not in absent
             ]
-            with formatter.section(title):
-                formatter.write_dl(rows)
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if absent:
+            with formatter.section("With quorumlog-server, which is not installed"):
+                formatter.write_text(", ".join(absent))
 
     def main(  # type: ignore[override]  # Click's overloads differ in the return type only.
         self,
