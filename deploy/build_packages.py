@@ -185,4 +185,4 @@ def build_packages(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_job_command(build_packages)
+    run_job_command(build_packages, "python -m deploy.build_packages")
