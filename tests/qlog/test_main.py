@@ -63,6 +63,14 @@ def test_version_and_help_need_no_command() -> None:
     assert sorted([*daily, *chain(*named.values())]) == sorted(COMMANDS)
 
 
+def test_a_list_of_commands_has_whole_sentences() -> None:
+    for name in ("cluster", "ha", "local", "topic"):
+        result = CliRunner().invoke(main, [name, "--help"], terminal_width=60)
+        listed = result.stdout.partition("\nCommands:\n")[2]
+        assert "..." not in listed
+        assert listed.endswith((".\n", ".\n\n"))
+
+
 def test_help_imports_no_command_and_no_server_code() -> None:
     program = (
         "import sys, qlog as c\n"
