@@ -137,12 +137,10 @@ class WrongModeError(NodeError):
     """The call belongs to the other replication mode. The call had no effect."""
 
     code, status = "node.wrong_mode", "FAILED_PRECONDITION"
-    text = (
-        "{call} has no meaning with replication = {replication}; see docs/operations.md for what "
-        "does the same"
-    )
-    call: str
+    text = "{what} is not for a cluster with replication = {replication}; {instead}"
+    what: str
     replication: str
+    instead: str
 
 
 # --- Limits ---

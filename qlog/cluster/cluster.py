@@ -161,7 +161,7 @@ async def transfer_leader(client: "Client", node_id: int | None, group: str) -> 
 
 @cluster.command()
 @click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
-@click.option("--undo", is_flag=True, help="Take appends again.")
+@click.option("--undo", is_flag=True, help="Let it lead again.")
 @cluster_command
 async def drain(client: "Client", node_id: int, undo: bool) -> Row:
     """Make a node hand its leadership over and no longer lead, before it is stopped.

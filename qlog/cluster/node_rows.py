@@ -110,7 +110,8 @@ def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
         if row["disk_state"] not in ("ok", "normal", ""):
             texts.append(f"{name}: the disk is {row['disk_state']}")
         if row["is_draining"]:
-            texts.append(f"{name} is draining: it takes no appends")
+            undo = f"'qlog cluster drain {row['node_id']} --undo'"
+            texts.append(f"{name} is draining: it does not lead before a restart or {undo}")
         if row["loss_from_index"] is not None:
             texts.append(f"{name}: acked records may be missing from {row['loss_from_index']} on")
         if row["role"] in ("repairing", "starting"):
