@@ -3,6 +3,8 @@
 Owns the form of progress. A command reports steps by name and does not know how they are shown.
 """
 
+import os
+import stat
 import sys
 import threading
 import time
@@ -53,8 +55,9 @@ def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
     """Show a bar for each step, and remove the bars at the end; or write lines.
 
     `beside_output`: results are written meanwhile, and show the progress as well. There are no
-    lines then, and no bars on a terminal that has both."""
-    if beside_output and (sys.stdout.isatty() or not sys.stderr.isatty()):
+    lines then, and bars only while the results go into a file: a reader of a pipe may write to the
+    same terminal."""
+    if beside_output and not (sys.stderr.isatty() and _goes_into_file()):
         yield show_nothing
         return
     if not sys.stderr.isatty():
@@ -88,6 +91,15 @@ def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
             bars.update(tasks[what], completed=done, total=known, numbers=_numbers(done, total))
 
         yield show
+
+
+def _goes_into_file() -> bool:
+    """Return whether stdout is a file or /dev/null."""
+    try:
+        mode = os.fstat(sys.stdout.fileno()).st_mode
+    except OSError:  # A stdout within this process has no descriptor.
+        return False
+    return stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not sys.stdout.isatty())
 
 
 def _numbers(done: float, total: float | None) -> str:

@@ -75,7 +75,7 @@ class Explanation:
         return self.folded(None)
 
     def folded(self, width: int | None) -> str:
-        """Return the lines, folded at words to at most `width` columns; without a limit with None."""
+        """Return the lines, folded at words to at most `width` columns; None: no limit."""
         why = f"{self.why} (code {self.code})" if self.code else self.why
         first, *others = why.split("\n")
         rows = [("error: ", self.what), ("  why: ", first)]

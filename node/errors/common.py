@@ -433,7 +433,7 @@ class MessageNotFoundError(NodeError):
     """No committed message has this id; it may have expired."""
 
     code, status = "node.message_not_found", "NOT_FOUND"
-    text = "no message has the id {message_id!r}; it may have expired, check the id"
+    text = "no message has the id {message_id!r}; check the id"
     message_id: str
 
 
