@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qlog.cluster.node_rows import groups_of, is_down, status_rows
+from qlog.cluster.node_rows import (
+    groups_of,
+    is_down,
+    replication_of,
+    status_rows,
+    with_roles,
+)
 from qlog.command_decorators import Printout, TableRows, cluster_command
 from qlog.connection import confirm
 from quorumlog.command_errors import CliError, ExitCode
@@ -50,7 +56,7 @@ async def status(client: "Client") -> Printout:
     groups = [_group_row(name, nodes) for name in groups_of(cluster)]
     return Printout(
         {"broker_groups": groups, "nodes": nodes},
-        table=[TableRows.of(_COLUMNS, nodes)],
+        table=[TableRows.of(_COLUMNS, with_roles(nodes, replication_of(cluster)))],
         lines=[line for group in groups for line in _lines(group)],
     )
 

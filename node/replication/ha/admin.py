@@ -161,7 +161,7 @@ class HaAdmin:
 
     # --- Calls of Raft mode ---
 
-    transfer_leadership = refused("to hand the leadership over", "run 'qlog ha promote NODE'")
-    change_member = refused("to change members", "write them into 'peers' of each node's settings")
-    accept_loss = refused("to accept a loss", "run 'qlog ha promote NODE'")
+    transfer_leadership = refused("handing the leadership over", "run 'qlog ha promote NODE'")
+    change_member = refused("changing members", "write them into 'peers' of each node's settings")
+    accept_loss = refused("accepting a loss", "run 'qlog ha promote NODE'")
     chain_digest = refused("a digest of the log", "compare the nodes with 'qlog ha status'")

@@ -273,7 +273,7 @@ class RaftAdmin:
     # --- Calls of master-slave mode ---
 
     ha_status = refused("the status of a master", "run 'qlog cluster status'")
-    ha_promote = refused("to choose a master", "run 'qlog cluster transfer-leader NODE'")
+    ha_promote = refused("choosing a master", "run 'qlog cluster transfer-leader NODE'")
 
     # --- Comparing replicas ---
 
