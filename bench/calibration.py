@@ -20,7 +20,7 @@ import psutil
 from bench import cluster, failover, limits
 from bench.cluster import ClusterLoad, Progress, make_topic
 from bench.engine import EngineScale, recovery_time
-from bench.own_cluster import NODE_COUNT, OwnCluster, own_cluster
+from bench.own_cluster import NODE_COUNT, OwnCluster, directory_made, own_cluster
 from bench.report import directory_kind, machine
 from planning.capacity.calibration import AppendPoint, Calibration
 from planning.capacity.formats import FormatSizes
@@ -86,19 +86,22 @@ async def measure(
     import quorumlog
 
     kinds = KINDS + (CHECKED_KINDS if is_checked else ())
-    with own_cluster(directory, flush="sync") as own:
-        async with quorumlog.connect(own.bootstrap, timeout_ms=_TIMEOUT_MS) as client:
-            await make_topic(client, ClusterLoad())
-            points = await append_points(client, own, kinds, scale, show)
-            resident = [psutil.Process(pid).memory_info() for pid in own.pids.values()]
-            load = ClusterLoad(seconds=scale.read_seconds)
-            read = await cluster.consume(client, load, show, pids=own.pids)
-            catch_up = await _catch_up(client, own, scale, show)
-            kills = await failover.measure(client, own.nodes, kills=scale.kills, seed=1, show=show)
-        place = {**machine(), "directory_kind": own.directory_kind, "node_count": NODE_COUNT}
-        parent = os.path.dirname(own.directory)
-    show("disk and recovery", 0, None)
-    disk = _disk(parent, scale)
+    with directory_made(directory):
+        with own_cluster(directory, flush="sync") as own:
+            async with quorumlog.connect(own.bootstrap, timeout_ms=_TIMEOUT_MS) as client:
+                await make_topic(client, ClusterLoad())
+                points = await append_points(client, own, kinds, scale, show)
+                resident = [psutil.Process(pid).memory_info() for pid in own.pids.values()]
+                load = ClusterLoad(seconds=scale.read_seconds)
+                read = await cluster.consume(client, load, show, pids=own.pids)
+                catch_up = await _catch_up(client, own, scale, show)
+                kills = await failover.measure(
+                    client, own.nodes, kills=scale.kills, seed=1, show=show
+                )
+            place = {**machine(), "directory_kind": own.directory_kind, "node_count": NODE_COUNT}
+            parent = os.path.dirname(own.directory)
+        show("disk and recovery", 0, None)
+        disk = _disk(parent, scale)
     calibration = Calibration(
         source=f"measured on {place['cpu_count']} cores, {place['directory_kind']}",
         is_measured=True,

@@ -101,10 +101,11 @@ async def produce(
 async def _drive(what: str, send: Send, load: PeerLoad, show: Progress) -> ProduceResult:
     """Run a load, and show how far it is."""
     began_s = time.monotonic()
+    step = f"{what} (s)" if load.count is None else what
 
     def show_acked(count: int) -> None:
         passed_s = time.monotonic() - began_s
-        show(what, passed_s if load.count is None else count, load.seconds or load.count)
+        show(step, passed_s if load.count is None else count, load.seconds or load.count)
 
     return await drive(send, load, show_acked)
 
@@ -144,7 +145,7 @@ async def consume(
             async for batch in consumer.batches():
                 count += len(batch)
                 size_bytes += sum(map(len, batch.bodies()))
-                show("consume", min(time.perf_counter() - began, load.seconds), load.seconds)
+                show("consume (s)", min(time.perf_counter() - began, load.seconds), load.seconds)
         rounds += 1
     took_s = time.perf_counter() - began
     return {

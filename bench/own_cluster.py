@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,6 +53,20 @@ def parent_of_data(given: str | None = None) -> str:
 
 
 @contextmanager
+def directory_made(directory: str | None) -> Iterator[None]:
+    """Make the directory if it is not there; one that is empty afterwards is removed again."""
+    is_new = directory is not None and not os.path.isdir(directory)
+    if directory is not None and is_new:
+        os.makedirs(directory)
+    try:
+        yield
+    finally:
+        if directory is not None and is_new:
+            with suppress(OSError):
+                os.rmdir(directory)
+
+
+@contextmanager
 def own_cluster(
     directory: str | None,
     *,
@@ -62,19 +76,24 @@ def own_cluster(
 ) -> Iterator[OwnCluster]:
     """Run three nodes in a new directory below that of `parent_of_data`.
 
-    Afterwards it is removed, unless the run failed and the place was given: logs may explain it.
+    Afterwards it is removed, unless the run failed and the place was given: logs may explain it. A
+    place that was not there is removed, too.
     """
-    if directory is not None:
-        os.makedirs(directory, exist_ok=True)
-    root = tempfile.mkdtemp(prefix="qlog-bench-", dir=parent_of_data(directory))
-    is_kept = directory is not None
-    try:
-        nodes = LocalCluster.create(
-            root, NODE_COUNT, flush=flush, replication=replication, settings=_SETTINGS, relay=relay
-        )
-        with nodes:
-            yield OwnCluster(root, nodes)
-        is_kept = False
-    finally:
-        if not is_kept:
-            shutil.rmtree(root)
+    with directory_made(directory):
+        root = tempfile.mkdtemp(prefix="qlog-bench-", dir=parent_of_data(directory))
+        is_kept = directory is not None
+        try:
+            nodes = LocalCluster.create(
+                root,
+                NODE_COUNT,
+                flush=flush,
+                replication=replication,
+                settings=_SETTINGS,
+                relay=relay,
+            )
+            with nodes:
+                yield OwnCluster(root, nodes)
+            is_kept = False
+        finally:
+            if not is_kept:
+                shutil.rmtree(root)

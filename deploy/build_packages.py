@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 
-from deploy.jobs.job_summary import run_job_command
+from deploy.jobs.job_summary import job_progress, run_job_command
 from quorumlog.command_errors import CliError
 from quorumlog.version import __version__
 
@@ -134,7 +134,7 @@ def build_packages(out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with open(_ROOT / "pyproject.toml", "rb") as file:
         root = tomllib.load(file)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, job_progress() as begin_step:
         client, server = Path(scratch, "client"), Path(scratch, "server")
         for name in ("qlog", "quorumlog"):
             shutil.copytree(_ROOT / name, client / name, ignore=_OMITTED)
@@ -168,6 +168,7 @@ def build_packages(out: Path) -> None:
             " made.build_sdist(out); made.build_wheel(out)"
         )
         for directory in (client, server):
+            reached = begin_step(f"Build the {directory.name}", 1)
             command = [sys.executable, "-c", program, str(out.resolve())]
             done = subprocess.run(
                 command, cwd=directory, capture_output=True, text=True, check=False
@@ -180,9 +181,10 @@ def build_packages(out: Path) -> None:
                     f"setuptools says: {said[-1]}",
                     "see its words above; deploy/venv installs what builds need",
                 )
+            reached(1)
     for path in sorted(out.glob(f"quorumlog*-{__version__}*")):
         click.echo(f"{path} {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":
-    run_job_command(build_packages)
+    run_job_command(build_packages, "python -m deploy.build_packages")

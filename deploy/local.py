@@ -52,7 +52,7 @@ from deploy.local_process import (
     write_private,
 )
 from quorumlog import local_cluster
-from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE
+from quorumlog.local_cluster import DIRECTORY_VARIABLE, HOME_DIRECTORY, STATE_FILE
 from store.errors import StoreFullError
 
 LOCK_FILE: Final = "lock"
@@ -468,6 +468,8 @@ class LocalCluster:
                 (self.directory / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.directory.rmdir()
+            if self.directory.parent.name == HOME_DIRECTORY:  # Unless contexts are there.
+                self.directory.parent.rmdir()
 
     def kill(self, node_id: int) -> bool:
         """End a node as a crash would (SIGKILL) and wait for its end; return whether it ran."""

@@ -129,6 +129,7 @@ class Node(NodeParts):
         self.lives = NodeLives(settings.node_id, fail_stop)
         self.address = self.peer_address = self.http_address = self.framed_address = ""
         self.console_address = ""
+        self._framed_listening: str | None = None
         self.remoting_addresses: tuple[str, ...] = ()
         self.tls_validity: dict[str, Validity] = {}
         self.began_s = time.monotonic()
@@ -315,7 +316,7 @@ class Node(NodeParts):
         }
         self.ports.callback(remove_node_file, settings.directory)
         write_node_file(settings.directory, node_file)
-        _log.info("listening", **node_file)
+        _log.info("listening", **(node_file | {"framed_address": self._framed_listening}))
         for exposure in exposures(settings):
             _log.warning("strangers could misuse a port", port=exposure.setting, what=str(exposure))
 
@@ -368,6 +369,7 @@ class Node(NodeParts):
         if settings.framed_listen is not None:
             has_rocketmq = serves_rocketmq(settings, settings.framed_listen)
             port = await self.framed.bind(settings.framed_listen, context, has_others=has_rocketmq)
+            self._framed_listening = str(Address(settings.framed_listen.host, port))
             self.framed_address = settings.framed_advertised(port)
             self.remoting_addresses = (self.framed_address,) if has_rocketmq else ()
         if settings.rocketmq_listen is not None:

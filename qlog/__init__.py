@@ -31,6 +31,7 @@ from quorumlog.version import __version__
 __all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
 
 __path__ = extend_path(__path__, __name__)  # `quorumlog_server` has `qlog.server` elsewhere.
+_SUMMARY_LENGTH_MAX = 1_000
 _OF_CLIENTS = ("qlog.cluster.", "qlog.completion", "qlog.explain", "qlog.messages.")
 
 
@@ -205,20 +206,26 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the lists of commands without importing those that are lazy."""
+        of_server = [name for name, lazy in self.lazy.items() if lazy.is_of_server]
+        absent = of_server if is_server_missing() else []
         width = max(map(len, self.list_commands(ctx)))
-        room = formatter.width - 6 - width  # As much as click leaves for a line.
         for title, names in (self.sections or {"Commands": self.list_commands(ctx)}).items():
             rows = [
                 (
                     name.ljust(width),
                     self.lazy[name].summary
                     if name in self.lazy
-                    else self.commands[name].get_short_help_str(room),
+                    else self.commands[name].get_short_help_str(),
                 )
                 for name in names
+                if name not in absent
             ]
-            with formatter.section(title):
-                formatter.write_dl(rows)
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if absent:
+            with formatter.section("With quorumlog-server, which is not installed"):
+                formatter.write_text(", ".join(absent))
 
     def main(  # type: ignore[override]  # Click's overloads differ in the return type only.
         self,
@@ -268,7 +275,14 @@ class LazyGroup(click.Group):
         return result if isinstance(result, int) else ExitCode.OK
 
 
+def _whole_summary(command: click.Command, _limit: int = 0) -> str:
+    """Return the first sentence of a help: click cuts it off where the help folds it."""
+    return _short_help(command, _SUMMARY_LENGTH_MAX)
+
+
 make_strict()
+_short_help = click.Command.get_short_help_str
+click.Command.get_short_help_str = _whole_summary  # type: ignore[method-assign, assignment]
 
 
 def _check_docstrings() -> None:

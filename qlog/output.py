@@ -160,7 +160,7 @@ def _plain(value: object) -> object:
 
 def cell(value: object) -> str:
     """Return one value as one line of text, escaped and cut as `shown` does."""
-    if value is None:
+    if value is None or (isinstance(value, list | tuple | Mapping) and not value):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -3,6 +3,8 @@
 Owns the form of progress. A command reports steps by name and does not know how they are shown.
 """
 
+import os
+import stat
 import sys
 import threading
 import time
@@ -53,14 +55,15 @@ def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
     """Show a bar for each step, and remove the bars at the end; or write lines.
 
     `beside_output`: results are written meanwhile, and show the progress as well. There are no
-    lines then, and no bars on a terminal that has both."""
-    if beside_output and (sys.stdout.isatty() or not sys.stderr.isatty()):
+    lines then, and bars only while the results go into a file: a reader of a pipe may write to the
+    same terminal."""
+    if beside_output and not (sys.stderr.isatty() and _goes_into_file()):
         yield show_nothing
         return
     if not sys.stderr.isatty():
         with lines_shown() as say:
             yield lambda what, done, total: say(
-                f"{shown(what, _NAME_LENGTH_MAX)}: " + _numbers(done, total)
+                ": ".join(filter(None, (shown(what, _NAME_LENGTH_MAX), _numbers(done, total))))
             )
         return
     from rich.console import Console
@@ -90,9 +93,19 @@ def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
         yield show
 
 
+def _goes_into_file() -> bool:
+    """Return whether stdout is a file or /dev/null."""
+    try:
+        mode = os.fstat(sys.stdout.fileno()).st_mode
+    except OSError:  # A stdout within this process has no descriptor.
+        return False
+    return stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not sys.stdout.isatty())
+
+
 def _numbers(done: float, total: float | None) -> str:
-    """Return how much is done, as 1,200 of 4,800 (25%); of a share alone the percentage."""
+    """Return how much is done, as 1,200 of 4,800 (25%); of a share alone the percentage, and
+    nothing of a step that counts nothing."""
     if not total:
-        return f"{done:,.0f}"
+        return f"{done:,.0f}" if done else ""
     share = f"{min(done / total, 1):.0%}"
     return f"{done:,.0f} of {total:,.0f} ({share})" if total > 1 else share

@@ -30,7 +30,7 @@ def enter_server() -> None:
         raise CliError(
             "the server of QuorumLog is not installed, and this command needs it",
             "the distribution quorumlog has the SDK and the commands of clients",
-            "pip install quorumlog-server",
+            "install the wheel of quorumlog-server beside it (see docs/start.md)",
         )
     # -P: a folder of that name where the command runs must not be mistaken for ours.
     command = [sys.executable, "-P", "-m", "quorumlog_server", *sys.argv[1:]]

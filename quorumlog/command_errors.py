@@ -9,14 +9,17 @@ import enum
 import errno
 import json
 import re
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from types import FrameType
 from typing import Final
 
@@ -25,6 +28,10 @@ import click
 from quorumlog.foreign_text import shown, shown_json
 from quorumlog.standard_output import UnprintableError
 
+_INDENT: Final = " " * len("error: ")
+_FOLD: Final = partial(
+    textwrap.wrap, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+)
 _OURS: Final = {
     *("bench", "checkers", "deploy", "node", "pipeline", "planning"),
     *("qlog", "quorumlog", "raft", "store"),
@@ -59,14 +66,26 @@ class Explanation:
 
     what: str
     why: str
+    """Several causes are one line each."""
     do: str
     exit_code: ExitCode = ExitCode.FAILED
     code: str = ""
     """Of the error, for `qlog explain`; empty: it has none."""
 
     def __str__(self) -> str:
+        return self.folded(None)
+
+    def folded(self, width: int | None) -> str:
+        """Return the lines, folded at words to at most `width` columns; None: no limit."""
         why = f"{self.why} (code {self.code})" if self.code else self.why
-        return f"error: {shown(self.what)}\n  why: {shown(why)}\n  do:  {shown(self.do)}"
+        first, *others = why.split("\n")
+        rows = [("error: ", self.what), ("  why: ", first)]
+        rows += [(_INDENT, other) for other in others] + [("  do:  ", self.do)]
+        lines: list[str] = []
+        for head, text in rows:
+            line = head + shown(text)
+            lines += [line] if width is None else _FOLD(line, width)
+        return "\n".join(lines)
 
     def json(self, indent: int | None) -> str:
         """Return it as one document, with the names of the attributes as keys."""
@@ -172,7 +191,9 @@ def report(error: Exception, arguments: Sequence[str] = ()) -> ExitCode:
         else:
             click.echo(trace, err=True, nl=False)
     indent = 2 if form and form[1] == "json" else None
-    click.echo(explanation.json(indent) if form else str(explanation), file=sys.stderr)
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+    text = explanation.json(indent) if form else explanation.folded(width)
+    click.echo(text, file=sys.stderr)
     return explanation.exit_code
 
 
@@ -212,7 +233,7 @@ def _near_commands(name: str, group: click.Command) -> str:
     """Propose commands of that name in the tree below a group, else those near it: in the group
     and its options, else in the tree."""
     name = _SYNONYMS.get(name, name)
-    paths = sorted(_paths(group), key=lambda path: path.count(" "))
+    paths = sorted(_paths(group), key=lambda path: (path.count(" "), _rank(path)))
     names = [path.rpartition(" ")[2] for path in paths]
     options = [option for param in group.params for option in param.opts]
     near = get_close_matches(name, [*(path for path in paths if " " not in path), *options])
@@ -220,6 +241,10 @@ def _near_commands(name: str, group: click.Command) -> str:
         close = [name] if name in names else get_close_matches(name, dict.fromkeys(names))
         near = [path for path, own in zip(paths, names, strict=True) if own in close]
     return _proposal(near[:_PROPOSALS_MAX])
+
+
+def _rank(path: str) -> int:
+    return next((n for n, group in enumerate(_LIKELY) if path.startswith(group)), len(_LIKELY))
 
 
 def _paths(group: click.Command, before: str = "") -> Iterator[str]:
@@ -287,7 +312,9 @@ def exit_code_of(code: str, *, is_retryable: bool, is_unknown: bool) -> ExitCode
 
 _SYNONYMS: Final = {"ls": "list", "nodes": "members", "ps": "status", "rm": "delete"}
 """Our names of what other command lines call so."""
-_PROPOSALS_MAX: Final = 5
+_LIKELY: Final = ("cluster ", "local ")
+"""The groups whose commands are proposed before others of the same name."""
+_PROPOSALS_MAX: Final = 3
 _NOT_FOUND: Final = {
     *("unknown_topic", "unknown_group", "unknown_queue", "unknown_member", "unknown_transaction"),
     *("not_found", "message_not_found", "value_not_found", "no_such_offset", "none", "no_node"),

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 DIRECTORY_VARIABLE: Final = "QUORUMLOG_LOCAL_DIR"
+HOME_DIRECTORY: Final = ".quorumlog"
+"""Below the home directory of a person, for the local cluster and the contexts."""
 STATE_FILE: Final = "local.json"
 _IS_LINUX: Final = sys.platform.startswith("linux")
 
@@ -39,7 +41,7 @@ def default_directory() -> Path:
     """Return the default directory of a person's cluster: one for all working directories.
 
     Raises RuntimeError for a user without a home directory."""
-    return Path(os.environ.get(DIRECTORY_VARIABLE) or Path.home() / ".quorumlog" / "local")
+    return Path(os.environ.get(DIRECTORY_VARIABLE) or Path.home() / HOME_DIRECTORY / "local")
 
 
 class LocalServers(NamedTuple):

@@ -31,6 +31,8 @@ class StoreError(Exception):
     retryable: bool = False
     outcome: Outcome = Outcome.NOT_APPLIED
     text: ClassVar[str] = ""
+    remedy = ""
+    """Stands for the end of the text on a command line, if there is a better one."""
     faulty_records: tuple[int, ...] = ()
     """Records of a refused batch with this fault, by number from 0, if that was found out."""
 

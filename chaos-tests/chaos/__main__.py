@@ -183,4 +183,4 @@ async def _run(plan: Plan, made: Campaign) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="chaos-tests/run")

@@ -139,11 +139,13 @@ async def run(
     seconds: float,
     seed: int,
     transport: Transport = "auto",
+    on_phase: Callable[[str], None],
 ) -> TrialResult:
     """Attack one node, by default the leader, and judge the clients' history.
 
     The topic and the group of the clients are deleted after a trial that passed; a failed one is
-    looked into. `transport` is that of the clients here, not of the application's."""
+    looked into. `transport` is that of the clients here, not of the application's. `on_phase` is
+    called as a phase of the trial begins."""
 
     async def body(x: ScenarioContext) -> None:
         await attack(x, node if node is not None else await x.leader(), seconds)
@@ -155,7 +157,7 @@ async def run(
     topic = f"chaos-{time.time_ns():x}"
     target = Target(cluster, cluster.bootstrap)
     options = ScenarioOptions(seed, ClusterMode(cluster.replication), transport=transport)
-    result = await Trial(chosen, target, options, seed, topic).run()
+    result = await Trial(chosen, target, options, seed, topic, on_phase=on_phase).run()
     if result.verdict == "passed":
         async with quorumlog.connect(cluster.bootstrap) as client:
             await client.admin.delete_topic(topic)

@@ -8,6 +8,7 @@ result has all that a report needs.
 import asyncio
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -99,8 +100,11 @@ class Trial:
         seed: int,
         topic: str,
         slowness: float = 1.0,
+        on_phase: Callable[[str], None] = lambda _phase: None,
     ) -> None:
-        """`slowness` of the machine was measured before the cluster was started."""
+        """`slowness` of the machine was measured before the cluster was started. `on_phase` is
+        called as a phase begins."""
+        self._on_phase = on_phase
         self._scenario, self._cluster, self._options = scenario, cluster, options
         self._topic, self._seed, self._slowness = topic, seed, slowness
         self.result = TrialResult(
@@ -166,12 +170,12 @@ class Trial:
             if self.may_lose:
                 losses = frozenset(await reported(load.clients.client))
             pace = Pace(one.pid for one in usage.values())
-            recorder.note("phase", "fault")
+            self._begin("fault")
             try:
                 await self._scenario.body(context)
             finally:
                 result.acked_count = load.clients.acked_count
-                recorder.note("phase", "heal")
+                self._begin("heal")
                 await asyncio.to_thread(cluster.heal)
             timeout_s = HEAL_TIMEOUT_S * self._options.time_scale
             # The start of interpreters, beside a cluster that has all cores, is no recovery.
@@ -179,7 +183,7 @@ class Trial:
             healed_ns = now_ns()
             await asyncio.to_thread(cluster.wait_ready, timeout_s)
             await context.acked(AFTER_COUNT)
-            recorder.note("phase", "drain")
+            self._begin("drain")
             await load.stop()
             result.acked_count = load.clients.acked_count
             result.failovers_ms = _failovers(context)
@@ -203,6 +207,10 @@ class Trial:
         if result.late and self._options.judges_times:
             result.violations += result.late
             raise NotSoError("\n".join(result.late))
+
+    def _begin(self, phase: str) -> None:
+        self.result.recorder.note("phase", phase)
+        self._on_phase(phase)
 
     async def _judge(
         self, context: ScenarioContext, healed_ns: int, known: frozenset[HaLoss]

@@ -179,4 +179,4 @@ def engine_job(as_json: bool, directory: str | None, source: str | None, seed: i
 
 
 if __name__ == "__main__":
-    run_job_command(engine_job)
+    run_job_command(engine_job, "./deploy/quickstart --engine")

@@ -94,11 +94,11 @@ def _say(text: str, total: int) -> Reached:
     return lambda _done: None
 
 
-def run_job_command(command: click.Command) -> NoReturn:
-    """Run the command of a job, and end the process with its exit code."""
+def run_job_command(command: click.Command, name: str) -> NoReturn:
+    """Run the command of a job, and end the process with its exit code. Help calls it `name`."""
     take_signals()
     try:
-        code = command.main(standalone_mode=False)
+        code = command.main(prog_name=name, standalone_mode=False)
     except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.
         code = report(error)
     sys.exit(code)

@@ -229,6 +229,8 @@ def choose_files(source: str | None, *, is_whole: bool) -> list[SourceFile]:
 @click.option("--whole", is_flag=True, help="Send the whole standard library, three times as much.")
 @click.option("--seed", type=int, help="Decides when the leader is killed (default: random).")
 @click.option("--keep", is_flag=True, help="Leave the cluster running and say what to try next.")
+@click.option("--setup", is_flag=True, help="Only make .venv, and say how a shell finds qlog.")
+@click.option("--engine", is_flag=True, help="Run the job of one engine without a cluster.")
 def main_job(
     as_json: bool,
     directory: str | None,
@@ -236,6 +238,8 @@ def main_job(
     whole: bool,
     seed: int | None,
     keep: bool,
+    setup: bool,
+    engine: bool,
 ) -> int:
     """Send real files through a three-node cluster, kill the leader, prove every byte is back.
 
@@ -245,10 +249,14 @@ def main_job(
       ./deploy/quickstart --json | tail -1
       ./deploy/quickstart --whole
       ./deploy/quickstart --keep --dir /dev/shm/quorumlog
+      ./deploy/quickstart --engine --help     the options of the other job
 
     Exit code 0: every message came back once, from each replica. 1: not so. 3: the job could not
     be done.
     """
+    if setup or engine:  # The script takes these two.
+        wrong = "--setup has no other option" if setup else "--engine comes first"
+        raise click.UsageError(wrong)
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
     files = choose_files(source, is_whole=whole)
     place = JobDirectory.make(directory)
@@ -272,4 +280,4 @@ def main_job(
 
 
 if __name__ == "__main__":
-    run_job_command(main_job)
+    run_job_command(main_job, "./deploy/quickstart")

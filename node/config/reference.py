@@ -43,8 +43,8 @@ Each setting can be given as a flag of `qlog serve` (`--node-id 1`), as a variab
 names (`node_id = 1`); the first of these wins. Everything that is wrong is reported at once:
 
 ```
-qlog config check node.toml            # what is wrong, where it was set, what to write instead
-qlog config show node.toml --origin    # what counts, and where it comes from
+qlog config check node.toml           # what is wrong, and what to write instead
+qlog config show node.toml --origin   # what counts, and where it comes from
 qlog serve --config node.toml
 ```
 

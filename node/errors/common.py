@@ -137,12 +137,10 @@ class WrongModeError(NodeError):
     """The call belongs to the other replication mode. The call had no effect."""
 
     code, status = "node.wrong_mode", "FAILED_PRECONDITION"
-    text = (
-        "{call} has no meaning with replication = {replication}; see docs/operations.md for what "
-        "does the same"
-    )
-    call: str
+    text = "{what} is not for a cluster with replication = {replication}; {instead}"
+    what: str
     replication: str
+    instead: str
 
 
 # --- Limits ---
@@ -435,7 +433,7 @@ class MessageNotFoundError(NodeError):
     """No committed message has this id; it may have expired."""
 
     code, status = "node.message_not_found", "NOT_FOUND"
-    text = "no message has the id {message_id!r}; it may have expired, check the id"
+    text = "no message has the id {message_id!r}; check the id"
     message_id: str
 
 

@@ -60,11 +60,12 @@ class NodeCalls(Protocol):
     async def retire(self, timeout_ms: int, /) -> None: ...
 
 
-def refused(call: str) -> Callable[[Any, Any], Awaitable[Any]]:
-    """Return the method of a call that only the other way to replicate has."""
+def refused(what: str, instead: str) -> Callable[[Any, Any], Awaitable[Any]]:
+    """Return the method of a call that only the other way to replicate has. `what` are words for
+    what it does, `instead` says what serves here."""
 
     async def refuse(calls: Any, _request: Any) -> Any:
-        raise WrongModeError(call, calls.parts.settings.replication)
+        raise WrongModeError(what, calls.parts.settings.replication, instead)
 
     return refuse
 

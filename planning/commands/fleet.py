@@ -13,6 +13,7 @@ from planning.commands.load_options import demand_of, load_options, usage_error
 from planning.commands.quantities import SPAN
 from qlog.output import Format, output_option, print_record, print_rows
 from qlog.parsed import PLOT
+from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def fleet(
         if is_placed_only:
             print_rows(_placement(simulation), output, columns=("broker_group", "leader", "hosts"))
             return ExitCode.OK
-        report = simulation.run()
+        with progress_bars() as show:
+            report = simulation.run(show)
     except DemandError as error:
         raise usage_error(error) from None
     if plot is not None:

@@ -18,7 +18,9 @@ from qlog.cluster.node_rows import (
     is_down,
     list_rows,
     problems,
+    replication_of,
     status_rows,
+    with_roles,
 )
 from qlog.cluster.top import interval_option, look_twice
 from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed, printed
@@ -100,7 +102,8 @@ async def status(client: "Client") -> Printout:
         ],
     }
     hidden = {"problems"} if len(statuses.broker_groups) > 1 else {"problems", "broker_groups"}
-    short = [{key: row.get(key) for key in SHORT_COLUMNS} for row in rows]
+    people = with_roles(rows, replication_of(statuses))
+    short = [{key: row.get(key) for key in SHORT_COLUMNS} for row in people]
     return Printout(
         {**summary, "nodes": [{key: row.get(key) for key in STATUS_COLUMNS} for row in rows]},
         table=[
@@ -115,7 +118,7 @@ async def status(client: "Client") -> Printout:
 @cluster.command("list")
 @interval_option
 @cluster_command
-async def list_nodes(client: "Client", interval: float) -> list[dict[str, Any]]:
+async def list_nodes(client: "Client", interval: float) -> Printout:
     """List the nodes of all broker groups, with messages per second in and out.
 
     in_tps is what the node acked as leader, out_tps what it handed out. in_flight_kib is how much
@@ -131,7 +134,10 @@ async def list_nodes(client: "Client", interval: float) -> list[dict[str, Any]]:
       qlog cluster list
       qlog cluster list --interval 10 -o json | jq 'map(.in_tps) | add'
     """
-    return list_rows(*await look_twice(client, interval))
+    status, before, seconds = await look_twice(client, interval)
+    rows = list_rows(status, before, seconds)
+    people = with_roles(rows, replication_of(status))
+    return Printout(rows, table=[TableRows(tuple(rows[0]), people)] if rows else ())
 
 
 @cluster.command("transfer-leader")
@@ -161,7 +167,7 @@ async def transfer_leader(client: "Client", node_id: int | None, group: str) -> 
 
 @cluster.command()
 @click.argument("node_id", metavar="NODE", shell_complete=names.nodes, type=click.IntRange(min=1))
-@click.option("--undo", is_flag=True, help="Take appends again.")
+@click.option("--undo", is_flag=True, help="Let it lead again.")
 @cluster_command
 async def drain(client: "Client", node_id: int, undo: bool) -> Row:
     """Make a node hand its leadership over and no longer lead, before it is stopped.

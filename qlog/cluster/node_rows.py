@@ -33,6 +33,8 @@ _LIST_KEYS = {
     "in_flight_kib": "in_flight_kib", "space": "disk_used_ratio", "activated": "activated",
 }  # fmt: skip
 """Columns of `qlog cluster list`, and what they have of a row."""
+_HA_ROLES = {"leader": "master", "follower": "slave"}
+"""What the roles are called in master-slave mode, in tables; JSON has one word for both modes."""
 _RATES = {
     "msgs_per_s": ("appends_total", 1),
     "records_out_per_s": ("pulled_records_total", 1),
@@ -67,6 +69,17 @@ def status_rows(status: "ClusterStatus") -> list[Row]:
             row["loss_from_index"] = node.loss_from_index if node.loss_from_index >= 0 else None
             rows.append(row)
     return sorted(rows, key=lambda row: (row["broker_group"], row["node_id"], row["address"] or ""))
+
+
+def with_roles(rows: list[Row], replication: str) -> list[Row]:
+    """Return the rows for people: a role has the word of the mode of replication."""
+    names = _HA_ROLES if replication.endswith("_master") else {}
+    return [row | {"role": names.get(row["role"], row["role"])} for row in rows]
+
+
+def replication_of(status: "ClusterStatus") -> str:
+    """Return the mode of replication; that of Raft if no node answered."""
+    return next((node.replication for node in status.nodes if not is_down(node)), "raft")
 
 
 def groups_of(status: "ClusterStatus") -> list[str]:
@@ -110,7 +123,8 @@ def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
         if row["disk_state"] not in ("ok", "normal", ""):
             texts.append(f"{name}: the disk is {row['disk_state']}")
         if row["is_draining"]:
-            texts.append(f"{name} is draining: it takes no appends")
+            undo = f"'qlog cluster drain {row['node_id']} --undo'"
+            texts.append(f"{name} is draining: it does not lead before a restart or {undo}")
         if row["loss_from_index"] is not None:
             texts.append(f"{name}: acked records may be missing from {row['loss_from_index']} on")
         if row["role"] in ("repairing", "starting"):

@@ -17,8 +17,10 @@ from qlog.cluster.node_rows import (
     groups_of,
     leader_of,
     problems,
+    replication_of,
     status_rows,
     top_rows,
+    with_roles,
 )
 from qlog.connection import Reader, connected, run, server_option, stop_on_signals, until
 from qlog.output import (
@@ -105,7 +107,7 @@ async def _once(server: str | None, interval: float, output: Format) -> int:
     rows = top_rows(status, before, seconds)
     wrong = _problems(status)
     if output is Format.TABLE:
-        lines = shown_rows(rows)
+        lines = shown_rows(with_roles(rows, replication_of(status)))
         print_rows(lines, output, columns=tuple(lines[0]) if lines else TOP_COLUMNS)
         for problem in wrong:
             print_text(shown(f"problem: {problem}"))
@@ -158,10 +160,12 @@ def status_table(
     from rich.text import Text
 
     head = _head(status)
-    leader = f"leader {head['leader_id']}" if head["leader_id"] else "no leader"
+    word = "master" if replication_of(status).endswith("_master") else "leader"
+    leader = f"{word} {head['leader_id']}" if head["leader_id"] else f"no {word}"
     rows = top_rows(status, before, seconds)
     names = shown_columns(TOP_COLUMNS, rows)
-    texts = [{_HEADS[name]: _short(name, row[name]) for name in names} for row in rows]
+    people = with_roles(rows, replication_of(status))
+    texts = [{_HEADS[name]: _short(name, row[name]) for name in names} for row in people]
     right = set(_HEADS.values()) - {"broker group", "address", "role", "standing", "detail"}
     lines = []
     for part in table_parts(texts, [_HEADS[name] for name in names], width, right=right):

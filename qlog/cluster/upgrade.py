@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qlog.cluster.node_rows import groups_of, is_down, status_rows
+from qlog.cluster.node_rows import (
+    groups_of,
+    is_down,
+    replication_of,
+    status_rows,
+    with_roles,
+)
 from qlog.command_decorators import Printout, TableRows, cluster_command
 from qlog.connection import confirm
 from quorumlog.command_errors import CliError, ExitCode
@@ -50,7 +56,7 @@ async def status(client: "Client") -> Printout:
     groups = [_group_row(name, nodes) for name in groups_of(cluster)]
     return Printout(
         {"broker_groups": groups, "nodes": nodes},
-        table=[TableRows.of(_COLUMNS, nodes)],
+        table=[TableRows.of(_COLUMNS, with_roles(nodes, replication_of(cluster)))],
         lines=[line for group in groups for line in _lines(group)],
     )
 
@@ -58,7 +64,7 @@ async def status(client: "Client") -> Printout:
 @upgrade.command()
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_command
-async def finalize(client: "Client", yes: bool) -> list[dict[str, Any]]:
+async def finalize(client: "Client", yes: bool) -> Printout:
     """Have each broker group work at the level of its new build. No node can go back then.
 
     Each group refuses while a member is not connected or has an older build. One that works at that
@@ -81,13 +87,26 @@ async def finalize(client: "Client", yes: bool) -> list[dict[str, Any]]:
         do = "upgrade or start these nodes, or remove them with 'qlog cluster members remove'"
         what = "the upgrade cannot be finalized"
         raise CliError(what, f"it waits for {', and for '.join(lacks)}", do, ExitCode.REFUSED)
-    if any(group["level"] != group["level_max"] for group in groups):
+    raised = [group for group in groups if group["level"] != group["level_max"]]
+    if raised:
         question = "No node can go back to the build before. Finalize the upgrade?"
         confirm(question, is_confirmed=yes)
-    return [
+    rows = [
         {"broker_group": name, "level": await client.admin.finalize_upgrade(broker_group=name)}
         for name in groups_of(cluster)
     ]
+    if raised:
+        return Printout(rows)
+    return Printout(
+        rows,
+        table=[
+            {
+                f"broker group {group['broker_group']}": f"works at level {group['level']}: there "
+                "is nothing to finalize"
+                for group in groups
+            }
+        ],
+    )
 
 
 def _node_rows(cluster: "ClusterStatus") -> list[dict[str, Any]]:

@@ -7,9 +7,11 @@ suites (`chaos-tests/`), which are found beside `deploy`: in a source tree, and 
 
 import asyncio
 import functools
+import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +19,7 @@ import click
 
 from qlog import names
 from qlog.output import Format, output_option, print_record
+from qlog.progress import progress_bars
 from qlog.server.local import cli_error
 from qlog.transport import transport
 from quorumlog.command_errors import CliError, ExitCode
@@ -26,6 +29,13 @@ if TYPE_CHECKING:
     from chaos.trial import TrialResult
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_STEPS = {
+    "load": "sending and reading",
+    "fault": "attacking",
+    "heal": "waiting until all nodes are ready and level",
+    "drain": "reading back and judging",
+}
+"""What is shown in each phase of a trial."""
 
 
 @click.group()
@@ -92,9 +102,38 @@ def _attack(
         )
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
     ways = {"node": node, "seconds": seconds, "seed": seed, "transport": transport()}
-    result: TrialResult = asyncio.run(run(cluster, attack, **ways))
-    print_record(_record(result), output)
+    with progress_bars() as show, _warnings_kept() as warnings:
+        phases = ["load"]
+        show(_STEPS["load"], 0, None)
+
+        def on_phase(phase: str) -> None:
+            show(_STEPS[phases[-1]], 1, 1)
+            show(_STEPS[phase], 0, None)
+            phases.append(phase)
+
+        result: TrialResult = asyncio.run(run(cluster, attack, on_phase=on_phase, **ways))
+    record = _record(result) | {"client_warnings": warnings}
+    if output is Format.TABLE and result.verdict == "passed":  # An attack brings them.
+        del record["client_warnings"]
+    print_record(record, output)
     return ExitCode.OK if result.verdict == "passed" else ExitCode.FINDINGS
+
+
+@contextmanager
+def _warnings_kept() -> Iterator[list[str]]:
+    """Yield what the SDK logs meanwhile, once each, in place of lines on stderr."""
+    texts: dict[str, None] = {}
+    sdk, keeper = logging.getLogger("quorumlog"), logging.Handler(logging.WARNING)
+    keeper.emit = lambda record: texts.setdefault(record.getMessage())  # type: ignore[method-assign]
+    was_passed_on, kept = sdk.propagate, list[str]()
+    sdk.addHandler(keeper)
+    sdk.propagate = False
+    try:
+        yield kept
+    finally:
+        sdk.removeHandler(keeper)
+        sdk.propagate = was_passed_on
+        kept += texts
 
 
 def _suite(name: str) -> "tuple[Callable[..., Any], Attack]":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from qlog import names
+from qlog.cluster.node_rows import with_roles
 from qlog.command_decorators import Printout, TableRows, print_printout
 from qlog.connection import confirm, timeout_option
 from qlog.output import Format, counted, output_option
@@ -212,7 +213,9 @@ def status(directory: str | None) -> Printout:
       directory, detail, cluster_id
     """
     with _explained():
-        return _status(_opened(directory))
+        cluster = _opened(directory)
+        line = f"The store of node N is in {cluster.directory}/node-N/data."
+        return dataclasses.replace(_status(cluster), lines=[line])
 
 
 @local.command()
@@ -469,7 +472,8 @@ def _status(cluster: "LocalCluster") -> Printout:
         state["cluster_id"] = cluster.cluster_id
     rows = [{name: state[name] for name in _STATE_COLUMNS} for state in states]
     columns = ("broker_group", *_TABLE_COLUMNS) if len(cluster.groups) > 1 else _TABLE_COLUMNS
-    table = [TableRows(columns, [{name: state[name] for name in columns} for state in states])]
+    people = with_roles(rows, cluster.replication)
+    table = [TableRows(columns, [{name: row[name] for name in columns} for row in people])]
     code = ExitCode.OK if _is_healthy(rows) else ExitCode.FINDINGS
     return Printout(rows, table=table, exit_code=code)
 

@@ -38,11 +38,11 @@ def _help(name: str, hidden: bool) -> dict[str, Any]:
 
 
 def as_cli_error(error: ConfigError) -> CliError:
-    """Return the three lines: the second has every wrong setting."""
+    """Return the error of a wrong configuration; its cause has a line for every wrong setting."""
     head, *rest = str(error).splitlines()
     return CliError(
         what=head,
-        why="; ".join(line.strip() for line in rest),
+        why="\n".join(line.strip() for line in rest),
         do="correct them; docs/configuration.md lists every setting",
         exit_code=ExitCode.USAGE,
     )

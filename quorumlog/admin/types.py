@@ -336,6 +336,8 @@ class NodeStatus:
     """At which the broker group works (docs/upgrading.md)."""
     level_max: int = 0
     """The highest that the build of the node has; 0: a build without levels."""
+    replication: str = ""
+    """`raft`, `sync_master` or `async_master`."""
 
     to_dict = values.to_dict
 

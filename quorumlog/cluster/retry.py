@@ -90,5 +90,8 @@ def _late(
 ) -> str:
     tried = f" in {attempts} attempt{'' if attempts == 1 else 's'}" if attempts else ""
     head = ", the last with" if attempts else ":"
-    because = "" if last is None else f"{head} {last.code}: {last.message}"
+    because = "" if last is None else f"{head} {last.code}"
+    if last is not None and not isinstance(last, DeadlineError):  # That has a shorter time in it.
+        event, _, remedy = last.message.rpartition("; ")
+        because += f": {event or remedy}"
     return f"{what} was not done within {timeout_ms:.0f} ms{tried}{because}; {do}"

@@ -432,7 +432,7 @@ class ReadCalls:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        text = f"no message {message_id}; it may have expired"
+        text = f"no message {message_id}; check the id"
         raise failed or NotFoundError(text, code="node.none")
 
     async def by_key(self, request: log_pb2.QueryByKeyRequest, reading: Reading) -> list[Message]:

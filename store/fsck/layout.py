@@ -72,10 +72,10 @@ def detect(fs: FileSystem, root: str, given: GivenSettings | None = None) -> Lay
     """
     given = given or GivenSettings()
     if not os.path.isdir(root):
-        raise LayoutError(root, "a store directory", "no directory")
+        raise _refusal(root, "a store directory", "no directory", "check the path")
     values: dict[str, object] = {}
     containers = _containers(fs, root)
-    values["container"], values["self_id"] = _choose(root, given, containers)
+    values["container"], values["self_id"] = _choose(fs, root, given, containers)
     is_ledger = values["container"] == "ledger"
     log = f"{LEDGER_PREFIX}{values['self_id']}" if is_ledger else COMMIT_LOG_DIRECTORY
     data = f"{log}/data" if is_ledger else log
@@ -100,7 +100,8 @@ def detect(fs: FileSystem, root: str, given: GivenSettings | None = None) -> Lay
     try:
         config = StoreConfig(**values)  # type: ignore[arg-type]
     except ValueError as error:
-        raise LayoutError(root, "sizes that a store can have", str(error)) from error
+        expected = "sizes that a store can have"
+        raise _refusal(root, expected, str(error), "correct the sizes that are given") from error
     return Layout(config, tuple(containers), source)
 
 
@@ -116,7 +117,9 @@ def _containers(fs: FileSystem, root: str) -> list[str]:
     return [name for _, name in sorted(containers)]
 
 
-def _choose(root: str, given: GivenSettings, containers: list[str]) -> tuple[str, str | None]:
+def _choose(
+    fs: FileSystem, root: str, given: GivenSettings, containers: list[str]
+) -> tuple[str, str | None]:
     ledgers = [name for name in containers if name.startswith(LEDGER_PREFIX)]
     if given.container == "commit_log":
         return "commit_log", None
@@ -124,15 +127,26 @@ def _choose(root: str, given: GivenSettings, containers: list[str]) -> tuple[str
         return "ledger", given.self_id
     if given.container == "ledger":
         if len(ledgers) > 1:
-            raise LayoutError(root, "the id of one ledger to be given", ", ".join(ledgers))
+            expected = "the id of one ledger to be given"
+            raise _refusal(root, expected, ", ".join(ledgers), "choose one with --self-id")
         return "ledger", ledgers[0].removeprefix(LEDGER_PREFIX) if ledgers else None
     if not containers:
-        raise LayoutError(root, "a log (commitlog or dledger-<id>)", "none")
+        below = [os.path.join(root, name) for name in sorted(os.listdir(root))]
+        stores = [path for path in below if os.path.isdir(path) and _containers(fs, path)]
+        remedy = f"name a directory of a store: {' or '.join(stores) or 'it has such a log in it'}"
+        raise _refusal(root, "a log (commitlog or dledger-<id>)", "none", remedy)
     if len(containers) > 1:
-        raise LayoutError(root, "one log, or the container to be given", ", ".join(containers))
+        expected = "one log, or the container to be given"
+        raise _refusal(root, expected, ", ".join(containers), "choose one with --container")
     if containers[0] == COMMIT_LOG_DIRECTORY:
         return "commit_log", None
     return "ledger", containers[0].removeprefix(LEDGER_PREFIX)
+
+
+def _refusal(root: str, expected: str, actual: str, remedy: str) -> LayoutError:
+    error = LayoutError(root, expected, actual)
+    error.remedy = remedy
+    return error
 
 
 def _rolling(fs: FileSystem, directory: str) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from bench.calibration import CHECKED_KINDS, KINDS, compared
 from bench.limits import disk_bytes_per_second
+from bench.own_cluster import directory_made
 from planning.commands import calibration_file
 from qlog import main
 from tests.qlog.running import check_keys
@@ -57,3 +58,15 @@ def test_the_disk_is_measured_and_nothing_is_left(tmp_path: Path) -> None:
     written, read = disk_bytes_per_second(str(tmp_path), 4 << 20)
     assert min(written, read) > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_a_run_made_is_gone_unless_something_is_in_it(tmp_path: Path) -> None:
+    for words, is_left in (([], False), (["log"], True)):
+        place = tmp_path / "made"
+        with directory_made(str(place)):
+            for word in words:
+                (place / word).touch()
+        assert place.exists() == is_left
+    with directory_made(str(tmp_path)):
+        pass
+    assert tmp_path.exists()

@@ -37,6 +37,8 @@ def test_attacks_end_with_a_verdict_and_a_whole_cluster(tmp_path: Path) -> None:
             assert report["lost_count"] == report["anomaly_count"] == 0
             assert report["checked_operation_count"] > 0
             assert report["proofs"]
+            assert not result.stderr, "warnings of the attacked clients are in the report"
+            assert isinstance(report["client_warnings"], list)
         refused = qlog_chaos("pause", "--dir", directory, "--node", "7")
         assert refused.exit_code == 4
         again = LocalCluster.open(directory)

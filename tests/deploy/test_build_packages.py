@@ -120,13 +120,15 @@ def test_the_wheels_are_a_client_and_then_a_cluster(
     for words in ("local start", "cluster rebalance", "rocketmq import", "serve --print-unit"):
         lines = installed.run("qlog", *words.split(), code=3).splitlines()
         assert lines[0] == f"error: {MISSING}"
-        assert [len(lines), lines[2]] == [3, "  do:  pip install quorumlog-server"]
+        assert len(lines) == 3
+        assert "wheel of quorumlog-server" in lines[2]
     assert "retryable" in installed.run("qlog", "explain", "node.busy")
     shell = ("_QLOG_COMPLETE=bash_complete", "COMP_WORDS=qlog lo", "COMP_CWORD=1")
     assert installed.run("/usr/bin/env", *shell, str(installed.bin / "qlog")) == "plain,local\n"
 
     installed.install(wheels["quorumlog_server"])
-    assert installed.run("qlog", "--help") == help_text
+    assert "quorumlog-server" in help_text
+    assert "quorumlog-server" not in installed.run("qlog", "--help")
     program = rf"^ExecStart={installed.bin}/python\S* -P -m qlog serve --config /"
     assert re.search(program, installed.run("qlog", "serve", "--print-unit"), re.M)
     nodes = json.loads(installed.run("qlog", "local", "start", "-o", "json"))

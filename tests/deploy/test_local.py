@@ -137,6 +137,12 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
     assert "there is no local cluster" in run("qlog local purge", code=4).stderr
 
 
+def test_a_purge_leaves_no_empty_directory_in_the_home(tmp_path: Path) -> None:
+    home = tmp_path / ".quorumlog"
+    LocalCluster.create(home / "local", 1).purge()
+    assert not home.exists()
+
+
 @pytest.mark.long
 def test_a_small_cluster_is_small_on_disk(tmp_path: Path) -> None:
     with LocalCluster.create(tmp_path, 3) as cluster:

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from node.errors.reference import error_classes
 from qlog import COMMANDS, CliError, ExitCode, LazyGroup, main
+from quorumlog.command_errors import report
 from quorumlog.errors import QuorumlogError
 from quorumlog.local_cluster import CAUSES
 from quorumlog.version import __version__
@@ -62,6 +63,14 @@ def test_version_and_help_need_no_command() -> None:
     assert sorted([*daily, *chain(*named.values())]) == sorted(COMMANDS)
 
 
+def test_a_list_of_commands_has_whole_sentences() -> None:
+    for name in ("cluster", "ha", "local", "topic"):
+        result = CliRunner().invoke(main, [name, "--help"], terminal_width=60)
+        listed = result.stdout.partition("\nCommands:\n")[2]
+        assert "..." not in listed
+        assert listed.endswith((".\n", ".\n\n"))
+
+
 def test_help_imports_no_command_and_no_server_code() -> None:
     program = (
         "import sys, qlog as c\n"
@@ -88,16 +97,20 @@ def test_clients_need_no_server_code_and_no_unix() -> None:
                     found.name in blocked or importlib.import_module(found.name)
         names = [name for name, lazy in qlog.COMMANDS.items() if not lazy.is_of_server]
         assert {"produce", "consume", "topic", "cluster", "explain", "nameserver"} <= set(names)
-        qlog.main(["local", "start"])
+        qlog.main(sys.argv[1:])
     """
     command = [sys.executable, "-c", program]
+    listed = subprocess.check_output([*command, "--help"], text=True)
+    assert "\nNode:\n" not in listed
+    assert "\nWith quorumlog-server, which is not installed:\n  local, serve, " in listed
+    command += ["local", "start"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.splitlines()) == (
         3,
         [
             "error: the server of QuorumLog is not installed, and this command needs it",
             "  why: the distribution quorumlog has the SDK and the commands of clients",
-            "  do:  pip install quorumlog-server",
+            "  do:  install the wheel of quorumlog-server beside it (see docs/start.md)",
         ],
     )
 
@@ -114,6 +127,24 @@ def test_clients_need_no_server_code_and_no_unix() -> None:
 )
 def test_the_result_of_a_command_is_the_exit_code(body: Callable[[], Any], code: int) -> None:
     assert run_command(body).exit_code == code
+
+
+def test_lines_of_an_error_fit_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = CliError("it broke", f"{'first word ' * 9}/a{'/b' * 50}\nsecond", "mend it", code="a.b")
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    report(error)
+    assert capsys.readouterr().err.splitlines() == [
+        "error: it broke",
+        "  why: first word first word first word first word",
+        "       first word first word first word first word",
+        "       first word",
+        f"       /a{'/b' * 50}",
+        "       second (code a.b)",
+        "  do:  mend it",
+    ]
 
 
 def test_wrong_usage_is_three_lines_and_code_2() -> None:
@@ -172,8 +203,8 @@ def test_an_error_of_a_command_is_three_lines_and_code_3(
         (("topc",), "did you mean 'topic' or 'top'? else see qlog --help"),
         (
             ("status",),
-            "did you mean 'delay status' or 'cluster status' or 'ha status' or 'nameserver status' "
-            "or 'local status'? else see qlog --help",
+            "did you mean 'cluster status' or 'local status' or 'delay status'? else see "
+            "qlog --help",
         ),
         (("start",), "did you mean 'local start'? else see qlog --help"),
         (("nodes",), "did you mean 'cluster members'? else see qlog --help"),

@@ -1,8 +1,11 @@
 """The progress of long commands where no terminal shows a bar, and on one."""
 
 import io
+import os
+import pty
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +47,25 @@ def test_numbers_come_as_lines_where_no_terminal_is(monkeypatch: pytest.MonkeyPa
         assert show is progress.show_nothing
 
 
+def test_a_bar_beside_results_needs_a_file_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The reader of a pipe, such as grep, may write to the terminal that has the bar."""
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    reader, writer = os.pipe()
+    terminal, other_end = pty.openpty()
+    place = os.open(tmp_path / "out", os.O_CREAT | os.O_WRONLY)
+    for stdout, has_bar in ((writer, False), (terminal, False), (place, True)):
+        with os.fdopen(stdout, "w") as stream, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stream)
+            with progress.progress_bars(beside_output=True) as show:
+                assert (show is not progress.show_nothing) == has_bar
+    os.close(reader)
+    os.close(other_end)
+
+
 def test_a_bar_has_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(stderr, "isatty", lambda: True)
@@ -52,9 +74,10 @@ def test_a_bar_has_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         show("records", 1_200, 4_800)
         show("more", 7, None)
     assert "1,200 of 4,800" in stderr.getvalue()
-    assert [progress._numbers(*one) for one in ((0.5, 1.0), (1.2, 1.0), (7, None))] == [
+    assert [progress._numbers(*one) for one in ((0.5, 1.0), (1.2, 1.0), (7, None), (0, None))] == [
         "50%",
         "100%",
         "7",
+        "",
     ]
     assert "records" in stderr.getvalue()

@@ -30,6 +30,20 @@ _LAYERS = re.compile(r"^```\n([a-z]+)/\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _PENDING = re.compile(r"pending (tests/[\w/]+\.py)")
 _FILE_NAMES = ("py", "json", "toml")
+_CODE_COLUMNS = 80
+"""Of a terminal that shows a page, and of one where its lines are typed."""
+_PROSE_COLUMNS = 100
+
+
+def wide_lines(path: str, text: str) -> Iterator[Finding]:
+    """Find lines of code and of prose that are too wide; tables and headings have no limit."""
+    is_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        limit = _CODE_COLUMNS if is_code else _PROSE_COLUMNS
+        if len(line) > limit and (is_code or not line.startswith(("|", "#"))):
+            yield Finding(path, number, "width", f"{len(line)} > {limit}")
 
 
 def unknown_codes(path: str, text: str, codes: Collection[str]) -> Iterator[Finding]:
@@ -152,7 +166,9 @@ def wrong_commands(path: str, text: str, main: click.Group) -> Iterator[Finding]
         elif is_code:
             for part in re.split(r"[|;&]+ *|^\$ ", line):
                 if part.startswith("qlog "):
-                    for detail in _wrong_words(shlex.split(part, comments=True)[1:], main):
+                    for detail in _wrong_words(
+                        shlex.split(part.rstrip("\\"), comments=True)[1:], main
+                    ):
                         yield Finding(path, number, "command", detail)
 
 

@@ -40,6 +40,7 @@ WRITTEN = [
     "docs/threat-model.md",
     "docs/three-machines.md",
     "docs/upgrading.md",
+    "docs/words.md",
 ]
 DECISIONS = "docs/decisions/"
 INTERNAL = "node.internal"
@@ -81,6 +82,19 @@ def test_every_error_code_is_documented(codes: set[str]) -> None:
     pages = text("docs/errors.md") + text("docs/operations.md")
     assert len(codes) > 50
     assert not [code for code in codes if f"`{code}`" not in pages]
+
+
+def test_pages_fit_a_terminal() -> None:
+    pages = [name for name in repository.files() if re.fullmatch(r"docs/[\w-]+\.md", name)]
+    pages += ["README.md", "CHANGELOG.md"]
+    found = [str(one) for name in pages for one in documents.wide_lines(name, text(name))]
+    assert not found, "\n".join(["", *found])
+
+
+def test_planted_wide_lines_are_found() -> None:
+    code, prose = "x" * 81, "x" * 101
+    page = f"{code}\n{prose}\n| {prose}\n# {prose}\n  ```\n  {code[3:]}\n{code}\n  ```\n{code}\n"
+    assert [one.line for one in documents.wide_lines("a.md", page)] == [2, 7]
 
 
 def test_every_decision_is_in_the_index() -> None:

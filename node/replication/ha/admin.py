@@ -173,7 +173,7 @@ class HaAdmin:
 
     # --- Calls of Raft mode ---
 
-    transfer_leadership = refused("TransferLeadership")
-    change_member = refused("ChangeMember")
-    accept_loss = refused("AcceptLoss")
-    chain_digest = refused("ChainDigest")
+    transfer_leadership = refused("handing the leadership over", "run 'qlog ha promote NODE'")
+    change_member = refused("changing members", "write them into 'peers' of each node's settings")
+    accept_loss = refused("accepting a loss", "run 'qlog ha promote NODE'")
+    chain_digest = refused("a digest of the log", "compare the nodes with 'qlog ha status'")

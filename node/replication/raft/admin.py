@@ -284,8 +284,8 @@ class RaftAdmin:
 
     # --- Calls of master-slave mode ---
 
-    ha_status = refused("HaStatus")
-    ha_promote = refused("HaPromote")
+    ha_status = refused("the status of a master", "run 'qlog cluster status'")
+    ha_promote = refused("choosing a master", "run 'qlog cluster transfer-leader NODE'")
 
     # --- Comparing replicas ---
 

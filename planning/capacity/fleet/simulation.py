@@ -51,8 +51,9 @@ class FleetSimulation:
         self._awaited_count = 0
         self._known_rates: Rates | None = None
 
-    def run(self) -> FleetReport:
-        """Run to the end of the scenario and return what was seen."""
+    def run(self, show: Callable[[str, float, float], object] = lambda *_: None) -> FleetReport:
+        """Run to the end of the scenario and return what was seen. `show` is called with a text,
+        the simulated seconds by now and their total."""
         scenario = self.scenario
         for fault in scenario.faults:
             if fault.at_s <= scenario.duration_s:
@@ -68,7 +69,9 @@ class FleetSimulation:
             if self._advance(at_s):
                 continue  # A copy is level before that event: rates have changed.
             _, _, action = heapq.heappop(self._events)
-            if action != self._sample:
+            if action == self._sample:
+                show("simulated time (s)", at_s, scenario.duration_s)
+            else:
                 self._known_rates = None
             action()
         self.report.unplaced_count = sum(

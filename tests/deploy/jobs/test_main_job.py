@@ -1,6 +1,7 @@
 """The main job on a small input: three real nodes, a killed leader, every line back."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -80,3 +81,12 @@ def test_a_source_without_files_is_said(tmp_path: Path) -> None:
     done = run("--dir", str(tmp_path / "cluster"), "--source", str(tmp_path / "empty"))
     assert done.returncode == 3
     assert "no Python files" in done.stderr
+
+
+def test_help_and_refusals_name_the_script_and_all_that_it_takes() -> None:
+    stated = run("--help").stdout
+    assert stated.startswith("Usage: ./deploy/quickstart [OPTIONS]\n")
+    assert {"--setup", "--engine"} <= set(re.findall("^  (--[a-z]+)", stated, re.MULTILINE))
+    late = run("--json", "--engine")
+    assert (late.returncode, late.stderr.splitlines()[0]) == (2, "error: --engine comes first")
+    assert "see ./deploy/quickstart --help" in run("--nonsense").stderr

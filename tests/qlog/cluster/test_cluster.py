@@ -65,9 +65,21 @@ def test_a_node_is_drained_and_back(qlog: Qlog) -> None:
     assert qlog.json("cluster", "drain", leader) == {"node_id": leader, "is_draining": True}
     status = qlog.json("cluster", "status", code=1)
     assert status["leader_id"] not in (None, leader)
-    assert status["problems"] == [f"node {leader} is draining: it takes no appends"]
+    undo = f"'qlog cluster drain {leader} --undo'"
+    assert status["problems"] == [
+        f"node {leader} is draining: it does not lead before a restart or {undo}"
+    ]
     assert qlog.json("cluster", "drain", leader, "--undo")["is_draining"] is False
     assert qlog.json("cluster", "status")["healthy"] is True
+
+
+def test_commands_without_effect_say_so(qlog: Qlog) -> None:
+    table = qlog("cluster", "upgrade", "finalize").stdout
+    level = qlog.json("cluster", "upgrade", "finalize")[0]["level"]
+    assert table == f"broker group g0  works at level {level}: there is nothing to finalize\n"
+    refused = qlog("ha", "status", code=5).stderr.splitlines()
+    assert refused[0].endswith("is not for a cluster with replication = raft")
+    assert refused[2] == "  do:  run 'qlog cluster status'"
 
 
 @pytest.mark.long

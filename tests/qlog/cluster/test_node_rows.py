@@ -12,8 +12,10 @@ from qlog.cluster.node_rows import (
     TOP_COLUMNS,
     leader_of,
     problems,
+    replication_of,
     status_rows,
     top_rows,
+    with_roles,
 )
 from qlog.cluster.top import duration_text, status_table
 from quorumlog.admin.types import ClusterStatus, NodeDown, NodeStatus
@@ -41,6 +43,20 @@ def node(node_id: int, **changes: Any) -> NodeStatus:
 
 def cluster(*nodes: NodeStatus | NodeDown) -> ClusterStatus:
     return ClusterStatus("c", 1, 7, nodes)
+
+
+def test_tables_have_the_roles_of_the_mode() -> None:
+    for mode, roles in (("raft", ["leader", "follower"]), ("sync_master", ["master", "slave"])):
+        status = cluster(
+            node(1, role="leader", replication=mode),
+            node(2, replication=mode),
+            NodeDown(3, "10.0.0.3:8081", "connection refused"),
+        )
+        rows = with_roles(status_rows(status), replication_of(status))
+        assert [row["role"] for row in rows] == [*roles, "down"]
+        screen = io.StringIO()
+        Console(width=300, file=screen).print(status_table(status, None, 1.0, 300))
+        assert all(role in screen.getvalue() for role in roles)
 
 
 def test_rows_are_in_order_with_addresses_and_lag() -> None:

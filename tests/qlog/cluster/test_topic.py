@@ -76,12 +76,18 @@ def test_a_group_is_seen_and_deleted(qlog: Qlog, tmp_path: Path, topic: str) -> 
         "end_offset": 3,
         "lag_count": 1,
     }
+    qlog("topic", "create", topic, "--queues", 3, "--exist-ok")
+    table = qlog("group", "describe", "seen").stdout.splitlines()
+    assert "client_ids    -" in table
+    unread = f"not listed, and not in lag_count: 2 queues of {topic} without a stored offset"
+    assert table[-1] == unread
     assert qlog.json("group", "delete", "seen", "--yes") == {"group": "seen", "deleted": True}
     assert "seen" not in [row["group"] for row in qlog.json("group", "list")]
     assert len(qlog("group", "describe", "seen", code=4).stderr.splitlines()) == 3
 
 
 def test_a_message_is_found_by_id_and_by_key(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    assert qlog("message", "get", "0" * 32, code=4).stderr.count("expired") == 1
     qlog.produce(tmp_path, topic, "k1=one\nk2=two\nk1=three\n", "--key-separator", "=")
     rows = qlog.json("consume", topic, "--until", "end")
     assert [row["body"] for row in rows] == ["one", "two", "three"]

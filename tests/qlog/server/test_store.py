@@ -62,7 +62,7 @@ def test_a_restore_that_makes_no_sense_is_refused_in_three_lines(tmp_path: Path)
     assert not (tmp_path / "new").exists()
     (tmp_path / "node.toml").write_text("node_id = 0\n")
     done = run("restore", tmp_path, "--config", tmp_path / "node.toml")
-    assert done.exit_code == 3
+    assert done.exit_code == 2
     assert "node_id = 0" in done.stderr
 
 
@@ -179,6 +179,11 @@ def test_sizes_can_be_given_and_nonsense_is_refused(root: Path, config: StoreCon
     assert run_json(0, "verify", root, *sizes)["clean"] is True
     assert run("verify", root, "--file-size", "17").exit_code == 3
     assert run("verify", root / "nothing").exit_code == 3
+    above = run("verify", root.parent)
+    assert (above.exit_code, above.stderr.splitlines()[2]) == (
+        3,
+        f"  do:  name a directory of a store: {root}",
+    )
     assert run("verify").exit_code == 2
 
 

@@ -9,7 +9,7 @@ from quorumlog.cluster.retry import (
     Backoff,
     Deadline,
 )
-from quorumlog.errors import UnavailableError
+from quorumlog.errors import DeadlineError, UnavailableError
 
 FAR_MS = 3_600_000
 CLIENTS = 200
@@ -50,9 +50,17 @@ def test_no_pause_is_longer_than_the_time_that_is_left() -> None:
 
 
 def test_a_call_that_came_to_no_attempt_says_why_and_counts_none() -> None:
-    last = UnavailableError("refused")
+    last = UnavailableError("refused; ask another node")
     said = [str(Deadline(9).error("it", last, attempts=n)).partition(";")[0] for n in (0, 1)]
     assert said == [
         "it was not done within 9 ms: client.unavailable: refused",
         "it was not done within 9 ms in 1 attempt, the last with client.unavailable: refused",
     ]
+
+
+def test_a_call_whose_last_attempt_ran_out_of_time_names_one_time_and_one_remedy() -> None:
+    last = DeadlineError("no answer within 1 ms; ask again", code="node.read_timeout")
+    assert str(Deadline(9).error("it", last, attempts=3)) == (
+        "it was not done within 9 ms in 3 attempts, the last with node.read_timeout; allow more "
+        "time or look at the cluster (qlog cluster status)"
+    )

@@ -175,6 +175,8 @@ def test_a_node_s_log_is_json_whatever_strangers_do(tmp_path: Path) -> None:
         node.stop()
     lines = [json.loads(line) for line in node.log_path.read_text().splitlines()]
     assert len([line for line in lines if line["component"] == "native"]) <= 3 * LINE_COUNT_MAX
+    [started] = [line for line in lines if line["event"] == "listening"]
+    assert started["framed_address"] == "127.0.0.1" + listening["framed_address"]
     refused = [line["event"] for line in lines if line["component"] == "node.grpc"]
     assert 2 <= len(refused) <= 8
     assert "it does not speak TLS, and this side does: use TLS on both sides" in refused[0]
