@@ -203,7 +203,8 @@ class NodeParts:
         if what is None:
             raise BadRequestError("what", "index, log_position, queue_unit or key_slot", "none")
         if what == "index" and store.config.container != "ledger":
-            raise WrongModeError("ReadLog of an index", self.settings.replication)
+            what_for, instead = "a look at an entry by index", "name a log position"
+            raise WrongModeError(what_for, self.settings.replication, instead)
 
         def bounds() -> tuple[int, int]:
             return store.log.min_position, store.dispatched_position
