@@ -64,7 +64,18 @@ def _settings(
     return settings or None
 
 
-_dir_option = click.option("--dir", "directory", metavar="DIR", help="Where the cluster is kept.")
+def _check_named(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Refuse an empty name, as that of an unset variable: the default directory is not meant."""
+    if value == "":
+        raise click.BadParameter("it is empty; name a directory, or leave --dir out")
+    return value
+
+
+_dir_option = click.option(
+    "--dir", "directory", metavar="DIR", callback=_check_named, help="Where the cluster is kept."
+)
 
 
 @local.command()

@@ -174,6 +174,6 @@ def test_a_stopped_cluster_is_known_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUORUMLOG_LOCAL_DIR", str(tmp_path / "c"))
-    assert known_servers() is None
+    assert known_servers() == ("", False), "it is named"
     cluster = LocalCluster.create(tmp_path / "c", 1)
     assert known_servers() == (cluster.bootstrap, False)
