@@ -59,6 +59,7 @@ from quorumlog.local_cluster import (
     DamagedStateError,
     read_state,
 )
+from quorumlog.user_files import UserFileError, read_user_text
 from store.errors import StoreFullError
 
 LOCK_FILE: Final = "lock"
@@ -518,8 +519,13 @@ class LocalCluster:
     # --- Parts ---
 
     def _setting(self, name: str, default: str) -> str:
-        with (self.node_directory(min(self._nodes)) / "node.toml").open("rb") as file:
-            return str(tomllib.load(file).get(name, default))
+        path = self.node_directory(min(self._nodes)) / "node.toml"
+        try:
+            return str(tomllib.loads(read_user_text(path)).get(name, default))
+        except (UserFileError, ValueError) as error:
+            why = error.what if isinstance(error, UserFileError) else str(error)
+            do = "correct it, or remove the directory after ending what runs in it"
+            raise LocalError("local.damaged", f"{path} cannot be used: {why}", do) from error
 
     def _node(self, node_id: int) -> LocalNode:
         if node_id not in self._nodes:

@@ -73,13 +73,13 @@ def _check_named(
     return value
 
 
-_dir_option = click.option(
+dir_option = click.option(
     "--dir", "directory", metavar="DIR", callback=_check_named, help="Where the cluster is kept."
 )
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option("--nodes", type=int, help="Nodes of each broker group of a new one.  [default: 3]")
 @click.option("--broker-groups", type=int, help="How many share its topics.  [default: 1]")
 @click.option("--port", type=int, help="First port of a new cluster; else free ones are found.")
@@ -148,7 +148,7 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option("--node", type=int, shell_complete=names.local_nodes, help="Only this node.")
 def stop(directory: str | None, node: int | None) -> int:
     """Stop the nodes gracefully: leadership handed over, everything synced. Nothing is deleted.
@@ -169,7 +169,7 @@ def stop(directory: str | None, node: int | None) -> int:
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def purge(directory: str | None, yes: bool) -> int:
     """Delete a cluster that is stopped, with all its messages.
@@ -202,7 +202,7 @@ def _is_led(states: list[dict[str, Any]]) -> bool:
 
 
 @local.command()
-@_dir_option
+@dir_option
 @timeout_option
 @watched(
     {
@@ -227,7 +227,7 @@ def status(directory: str | None) -> Printout:
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option("--node", type=int, shell_complete=names.local_nodes, help="The node to kill.")
 @click.option("--leader", is_flag=True, help="Kill whichever node leads.")
 @click.option("--broker-group", "group", help="Whose leader that is.  [default: the first one]")
@@ -265,7 +265,7 @@ def kill(
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option("--node", type=int, shell_complete=names.local_nodes, help="Only this node.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the nodes are ready.")
 @output_option
@@ -292,7 +292,7 @@ def restart(directory: str | None, node: int | None, no_wait: bool, output: Form
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option(
     "--timeout",
     "timeout_ms",
@@ -313,7 +313,7 @@ def wait(directory: str | None, timeout_ms: int) -> int:
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option(
     "--node", type=int, shell_complete=names.local_nodes, required=True, help="The node to pause."
 )
@@ -329,7 +329,7 @@ def pause(directory: str | None, node: int) -> int:
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option(
     "--node",
     type=int,
