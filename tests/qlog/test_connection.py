@@ -350,6 +350,16 @@ def test_without_a_state_of_the_local_cluster_no_other_one_is_meant(
         addresses(None)
 
 
+@pytest.mark.parametrize("words", ["local purge --yes", "local start", "chaos pause"])
+def test_an_empty_directory_is_not_the_default_one(tmp_path: Path, words: str) -> None:
+    LocalCluster.create(tmp_path, 1)
+    environment = {DIRECTORY_VARIABLE: str(tmp_path)}
+    result = CliRunner().invoke(main, [*words.split(), "--dir", ""], env=environment)
+    assert result.exit_code == ExitCode.USAGE, result.output
+    assert "it is empty" in result.stderr
+    assert (tmp_path / STATE_FILE).exists()
+
+
 def test_a_stopped_local_cluster_is_not_another_one_that_has_its_ports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
