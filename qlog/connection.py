@@ -146,15 +146,20 @@ def _local_servers() -> str | None:
         raise CliError(error.what, CAUSES[error.code], do, code=error.code) from error
     if known is None or known.is_running:
         return None if known is None else known.addresses
-    is_there = bool(known.addresses)
+    others = f"and no --server, {SERVER_VARIABLE} or context names another"
+    if known.addresses:
+        raise CliError(
+            f"the local cluster in {default_directory()} is stopped",
+            f"none of its nodes runs, {others}",
+            "start it: qlog local start",
+            code="local.not_running",
+        )
+    is_named = os.environ.get(DIRECTORY_VARIABLE)
     raise CliError(
-        f"the local cluster in {default_directory()} is stopped"
-        if is_there
-        else f"there is no local cluster in {default_directory()}",
-        f"{'none of its nodes runs' if is_there else f'{DIRECTORY_VARIABLE} names it'}, and no "
-        f"--server, {SERVER_VARIABLE} or context names another",
-        "start it: qlog local start",
-        code="local.not_running" if is_there else "local.none",
+        f"there is no local cluster in {default_directory()}",
+        f"{f'{DIRECTORY_VARIABLE} names it' if is_named else 'the directory is there'}, {others}",
+        f"start one: qlog local start, or name nodes: --server {DEFAULT_SERVER}",
+        code="local.none",
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 import click
@@ -64,7 +65,7 @@ class Contexts:
     def load(cls) -> "Contexts":
         """Read the file; without one there are none. Raises CliError for another content, a choice
         that it lacks included: commands must not go to another cluster then."""
-        do = f"mend it, or remove it and make the contexts again: rm {path()}"
+        do = f"mend it, or remove it and make the contexts again: rm {quote(str(path()))}"
         try:
             return cls._of(json.loads(read_user_file(path())))
         except UserFileError as error:
@@ -73,7 +74,7 @@ class Contexts:
                 return cls()
             why, do = error.what, do if error.__cause__ is None else error.do
             if os.path.isdir(path()):
-                do = f"move the directory away: mv {path()} {path()}.old"
+                do = f"move the directory away: mv {quote(str(path()))} {quote(f'{path()}.old')}"
         except RecursionError:
             why = "it is nested too deep"
         except ValueError as error:

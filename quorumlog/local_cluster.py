@@ -60,7 +60,7 @@ def default_directory() -> Path:
 
 
 class LocalServers(NamedTuple):
-    """The cluster in the default directory; empty addresses: there is none."""
+    """The cluster in the default directory; empty addresses: the directory has none."""
 
     addresses: str
     is_running: bool
@@ -77,7 +77,8 @@ class DamagedStateError(Exception):
 
 
 def known_servers() -> LocalServers | None:
-    """Return the cluster in the default directory; None: there is none, and none is named.
+    """Return the cluster in the default directory; None: there is none, no variable names one, and
+    the directory is not there, not even as a link to a disk that is missing.
 
     Raises DamagedStateError: commands must not go to another cluster then."""
     try:
@@ -86,7 +87,8 @@ def known_servers() -> LocalServers | None:
         return None
     state = read_state(directory)
     if state is None:
-        return LocalServers("", is_running=False) if os.environ.get(DIRECTORY_VARIABLE) else None
+        is_meant = os.environ.get(DIRECTORY_VARIABLE) or os.path.lexists(directory)
+        return LocalServers("", is_running=False) if is_meant else None
     nodes = state["nodes"].items()
     return LocalServers(
         ",".join(f"{node.get('host', HOST)}:{node['address_port']}" for _, node in nodes),

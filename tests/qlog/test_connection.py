@@ -19,6 +19,7 @@ from qlog import CliError, main
 from qlog.connection import (
     CA_VARIABLE,
     CERTIFICATE_VARIABLE,
+    DEFAULT_SERVER,
     KEY_VARIABLE,
     SERVER_VARIABLE,
     addresses,
@@ -345,6 +346,15 @@ def test_without_a_state_of_the_local_cluster_no_other_one_is_meant(
         result = CliRunner().invoke(main, command, env={SERVER_VARIABLE: None}, prog_name="qlog")
         assert result.exit_code in (3, 4), result.output
         assert words in result.stderr
+    monkeypatch.delenv(DIRECTORY_VARIABLE)
+    monkeypatch.delenv(SERVER_VARIABLE, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    assert addresses(None) == DEFAULT_SERVER
+    (tmp_path / "home/.quorumlog").mkdir(parents=True)
+    (tmp_path / "home/.quorumlog/local").symlink_to(tmp_path / "a missing disk")
+    with pytest.raises(CliError, match="there is no local"):
+        addresses(None)
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(file / "below"))
     with pytest.raises(CliError, match=r"it cannot be read|there is no local"):
         addresses(None)
