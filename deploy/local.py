@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import Final, Self
 
 from deploy.local_nodes import (
-    HOST,
     REMOVED,
     LocalError,
     LocalNode,
@@ -52,7 +52,15 @@ from deploy.local_process import (
     write_private,
 )
 from quorumlog import local_cluster
-from quorumlog.local_cluster import DIRECTORY_VARIABLE, HOME_DIRECTORY, STATE_FILE
+from quorumlog.local_cluster import (
+    DIRECTORY_VARIABLE,
+    HOME_DIRECTORY,
+    HOST,
+    STATE_FILE,
+    DamagedStateError,
+    read_state,
+)
+from quorumlog.user_files import UserFileError, read_user_text
 from store.errors import StoreFullError
 
 LOCK_FILE: Final = "lock"
@@ -71,6 +79,7 @@ __all__ = ["LocalCluster", "LocalError", "NodeState", "default_directory"]
 DEFAULTS: Final[Mapping[str, object]] = {"file_size_bytes": "64MiB"}
 """Settings that differ from a node's defaults: a trial must not take gigabytes at once."""
 _POLL_S: Final = 0.05
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NO_ROOM: Final = StoreFullError.text.rpartition("; ")[2]
 """How a node ends its word that its disk has no room."""
 
@@ -140,6 +149,9 @@ class LocalCluster:
             what = f"the path {os.fsencode(root)!r} is no UTF-8"
             do = "files of settings name it, and are UTF-8; use another --dir"
             raise LocalError("local.bad_directory", what, do) from None
+        if _CONTROL.search(str(root)):
+            what = f"the path {str(root)!r} has control characters"
+            raise LocalError("local.bad_directory", what, "no text can show it; use another --dir")
         if (root / STATE_FILE).exists():
             what = f"{root} holds a local cluster already"
             raise LocalError("local.exists", what, "start that one, or use another --dir")
@@ -196,16 +208,14 @@ class LocalCluster:
         """Open the cluster of a directory. Raises LocalError `local.none`, `local.damaged`."""
         root = Path(directory).absolute()
         try:
-            state = json.loads((root / STATE_FILE).read_text("utf-8"))
-            nodes = {int(n): LocalNode.from_json(node) for n, node in state["nodes"].items()}
-            cluster = cls(root, state["cluster_id"], nodes)
-        except FileNotFoundError:
+            state = read_state(root)
+        except DamagedStateError as error:
+            raise LocalError(error.code, error.what, error.do) from error
+        if state is None:
             do = f"run '{local_command('start', root)}', or name its directory with --dir"
-            raise LocalError("local.none", f"there is no local cluster in {root}", do) from None
-        except (ValueError, KeyError, TypeError) as error:
-            what = f"{root / STATE_FILE} cannot be read ({error!r})"
-            do = "remove the directory after ending what runs in it"
-            raise LocalError("local.damaged", what, do) from error
+            raise LocalError("local.none", f"there is no local cluster in {root}", do)
+        nodes = {int(n): LocalNode.from_json(node) for n, node in state["nodes"].items()}
+        cluster = cls(root, state["cluster_id"], nodes)
         for node_id, node in nodes.items():
             if node.host == HOST and not node.is_alive:
                 adopt(node, cluster.node_directory(node_id) / "data")
@@ -461,7 +471,9 @@ class LocalCluster:
             for node_id in self._nodes:
                 directory = self.node_directory(node_id)
                 doomed = directory / "data" if keeps_logs else directory
-                if doomed.exists():
+                if doomed.is_symlink():  # What it leads to is not ours.
+                    doomed.unlink()
+                elif doomed.exists():
                     shutil.rmtree(doomed)
             # The list of nodes goes last: a purge that breaks off can be repeated.
             for name in (SECRET_FILE, LINK_FAULTS_FILE, STATE_FILE, LOCK_FILE):
@@ -510,8 +522,13 @@ class LocalCluster:
     # --- Parts ---
 
     def _setting(self, name: str, default: str) -> str:
-        with (self.node_directory(min(self._nodes)) / "node.toml").open("rb") as file:
-            return str(tomllib.load(file).get(name, default))
+        path = self.node_directory(min(self._nodes)) / "node.toml"
+        try:
+            return str(tomllib.loads(read_user_text(path)).get(name, default))
+        except (UserFileError, ValueError) as error:
+            why = error.what if isinstance(error, UserFileError) else str(error)
+            do = "correct it, or remove the directory after ending what runs in it"
+            raise LocalError("local.damaged", f"{path} cannot be used: {why}", do) from error
 
     def _node(self, node_id: int) -> LocalNode:
         if node_id not in self._nodes:

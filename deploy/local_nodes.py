@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from deploy.local_process import NodeProcess, free_ports, is_free
-from node.runtime.node_file import NODE_FILE
-from quorumlog.local_cluster import CAUSES, started_at
+from quorumlog.local_cluster import CAUSES, HOST, node_process, started_at
 from store.durability.identity import lock_holder
 
-HOST: Final = "127.0.0.1"
 ANY_HOST: Final = "0.0.0.0"
 FIRST_GROUP: Final = "g0"
 PORTS_PER_NODE: Final = 10
@@ -159,8 +157,8 @@ def adopt(node: LocalNode, data: Path) -> None:
     """Let a process that another command started on the node's data directory be that node's."""
     pid = lock_holder(str(data))
     # A repair of the store has the lock, too, and is no node.
-    with contextlib.suppress(OSError, ValueError):
-        if pid and json.loads((data / NODE_FILE).read_text("utf-8"))["pid"] == pid:
+    with contextlib.suppress(ProcessLookupError):
+        if pid and node_process(data).get("pid") == pid:
             node.process = NodeProcess(pid, started_at(pid), is_strange=True)
 
 

@@ -8,7 +8,6 @@ import asyncio
 import gc
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -22,11 +21,12 @@ from qlog.contexts import Context, Contexts
 from qlog.parsed import Parsed, parse_duration
 from qlog.transport import transport
 from quorumlog.cluster.grpc_engine import check_descriptors
-from quorumlog.cluster.tls import ClientTls
+from quorumlog.cluster.tls import ClientTls, TlsCredentials
 from quorumlog.command_errors import CliError, ExitCode, nearest
-from quorumlog.errors import QuorumlogError, UnavailableError
+from quorumlog.errors import PemFileError, QuorumlogError, UnavailableError
 from quorumlog.local_cluster import (
     CAUSES,
+    DIRECTORY_VARIABLE,
     DamagedStateError,
     default_directory,
     known_servers,
@@ -45,8 +45,6 @@ KEY_VARIABLE = "QUORUMLOG_CLIENT_TLS_KEY_FILE"
 """Differs from the names of a node's settings: an exported variable must not change a node."""
 CALL_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 2_000
-_LOOK_S = 0.5
-"""Time for a server at the default address to take a connection."""
 _GC_THRESHOLDS = (20_000, 20, 20)
 
 _Result = TypeVar("_Result")
@@ -105,8 +103,8 @@ def addresses(server: str | None) -> str:
     """Return the addresses: the given ones, else those of the context, else those of the local
     cluster, else the default.
 
-    Raises CliError for text that is no list of HOST:PORT, and for a local cluster that is stopped
-    where the default address is of no server either.
+    Raises CliError for text that is no list of HOST:PORT, and for a local cluster that is stopped:
+    another one at the default address is not meant.
     """
     return _addresses(server)[0]
 
@@ -144,22 +142,24 @@ def _local_servers() -> str | None:
     try:
         known = known_servers()
     except DamagedStateError as error:
-        raise CliError(
-            f"{error} is not what 'qlog local' wrote",
-            CAUSES["local.damaged"],
-            "name another cluster with --server, or see 'qlog local status'",
-            code="local.damaged",
-        ) from error
+        do = "name another cluster with --server, or see 'qlog local status'"
+        raise CliError(error.what, CAUSES[error.code], do, code=error.code) from error
     if known is None or known.is_running:
         return None if known is None else known.addresses
-    for addresses in (known.addresses, DEFAULT_SERVER):  # 'qlog serve' may run its nodes.
-        for host, _, port in (one.rpartition(":") for one in addresses.split(",")):
-            with suppress(OSError), socket.create_connection((host, int(port)), _LOOK_S):
-                return addresses
+    others = f"and no --server, {SERVER_VARIABLE} or context names another"
+    if known.addresses:
+        raise CliError(
+            f"the local cluster in {default_directory()} is stopped",
+            f"none of its nodes runs, {others}",
+            "start it: qlog local start",
+            code="local.not_running",
+        )
+    is_named = os.environ.get(DIRECTORY_VARIABLE)
     raise CliError(
-        f"the local cluster in {default_directory()} is stopped",
-        f"none of its nodes runs, and no --server, {SERVER_VARIABLE} or context names another",
-        "start it: qlog local start",
+        f"there is no local cluster in {default_directory()}",
+        f"{f'{DIRECTORY_VARIABLE} names it' if is_named else 'the directory is there'}, {others}",
+        f"start one: qlog local start, or name nodes: --server {DEFAULT_SERVER}",
+        code="local.none",
     )
 
 
@@ -177,6 +177,22 @@ def tls_files(server: str | None) -> ClientTls:
         )
     context = None if any(files) else context_of(server)
     return context.tls if context else files
+
+
+def credentials(server: str | None) -> TlsCredentials | None:
+    """Return what the files of `tls_files` hold. Raises as it does, and PemFileError."""
+    files = tls_files(server)
+    try:
+        return files.credentials()
+    except PemFileError as error:
+        contexts = Contexts.load()
+        if (context := context_of(server)) is not None and context.tls == files:
+            error.cause = f"{error.cause}; context {contexts.current!r} names the file"
+            error.remedy = (
+                f"put the file back, or make the context again: qlog context delete "
+                f"{contexts.current}, then qlog context create"
+            )
+        raise
 
 
 def context_of(server: str | None) -> Context | None:
@@ -200,7 +216,7 @@ async def connected(
             servers,
             timeout_ms=timeout_ms,
             connect_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_ms),
-            credentials=tls_files(server).credentials(),
+            credentials=credentials(server),
             transport=transport(),
         ) as client:
             try:

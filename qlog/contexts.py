@@ -8,8 +8,9 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 import click
@@ -39,12 +40,18 @@ class Context:
     """Who signed the certificates of that cluster."""
 
     @classmethod
-    def of(cls, row: dict[str, Any]) -> "Context":
-        """Return the context of a row of the file. Raises ValueError, KeyError or TypeError."""
-        tls, rest = row["tls"], {name: value for name, value in row.items() if name != "tls"}
-        if wrong := [name for name, value in {**rest, **tls}.items() if not isinstance(value, str)]:
-            raise ValueError(f"no text: {', '.join(wrong)}")
-        return cls(tls=ClientTls(**tls), **rest)
+    def of(cls, name: str, row: Any) -> "Context":
+        """Return the context of a row of the file. Raises ValueError in words."""
+        tls = row.get("tls") if isinstance(row, dict) else None
+        if not isinstance(tls, dict) or "server" not in row:
+            raise ValueError(f"context {name!r} has no server or no tls")
+        files = {each: value for each, value in row.items() if each != "tls"}
+        if wrong := [each for each, value in (files | tls).items() if not isinstance(value, str)]:
+            raise ValueError(f"of context {name!r} is no text: {', '.join(wrong)}")
+        known = {one.name for one in fields(cls)}
+        if strange := [*(files.keys() - known), *(tls.keys() - set(ClientTls._fields))]:
+            raise ValueError(f"context {name!r} has an unknown {strange[0]!r}")
+        return cls(tls=ClientTls(**tls), **files)
 
 
 @dataclass(slots=True)
@@ -58,21 +65,34 @@ class Contexts:
     def load(cls) -> "Contexts":
         """Read the file; without one there are none. Raises CliError for another content, a choice
         that it lacks included: commands must not go to another cluster then."""
+        do = f"mend it, or remove it and make the contexts again: rm {quote(str(path()))}"
         try:
-            if not os.path.lexists(path()):
-                return cls()
-            read = json.loads(read_user_file(path()))
-            by_name = {name: Context.of(row) for name, row in read["contexts"].items()}
-            if read["current"] not in (DEFAULT, *by_name):
-                raise ValueError(f"the current one is {read['current']!r}, and it has no such one")
-            return cls(read["current"], by_name)
+            return cls._of(json.loads(read_user_file(path())))
         except UserFileError as error:
-            why, do = error.what, error.do
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            why = f"another program wrote it, or a part of it is lost ({error!r})"
-            do = f"mend it, or remove it and make the contexts again: rm {path()}"
+            is_absent = isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
+            if is_absent and not os.path.islink(path()):
+                return cls()
+            why, do = error.what, do if error.__cause__ is None else error.do
+            if os.path.isdir(path()):
+                do = f"move the directory away: mv {quote(str(path()))} {quote(f'{path()}.old')}"
+        except RecursionError:
+            why = "it is nested too deep"
+        except ValueError as error:
+            fault = error if type(error) is ValueError else "it is no JSON"
+            why = f"another program wrote it, or a part of it is lost: {fault}"
         what = f"{path()} has no contexts that can be read"
         raise CliError(what, why, do, ExitCode.USAGE)
+
+    @classmethod
+    def _of(cls, read: Any) -> "Contexts":
+        """Return the contexts of a file. Raises ValueError in words."""
+        rows = read.get("contexts") if isinstance(read, dict) else None
+        if not isinstance(rows, dict) or "current" not in read:
+            raise ValueError("it has no contexts or no current one")
+        by_name = {name: Context.of(name, row) for name, row in rows.items()}
+        if read["current"] not in (DEFAULT, *by_name):
+            raise ValueError(f"the current one is {read['current']!r}, and it has no such one")
+        return cls(read["current"], by_name)
 
     @classmethod
     @contextmanager
@@ -105,4 +125,7 @@ class Contexts:
 
 def path() -> Path:
     """Return where the file is: below XDG_CONFIG_HOME, or its like on other systems."""
-    return Path(click.get_app_dir("quorumlog"), "contexts.json")
+    directory = click.get_app_dir("quorumlog")
+    if not os.path.isabs(directory):  # XDG has a relative one ignored: it changes with each cd.
+        directory = os.path.expanduser("~/.config/quorumlog")
+    return Path(directory, "contexts.json")

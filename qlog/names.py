@@ -5,7 +5,6 @@ typing.
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qlog.connection import connected, run
-from quorumlog.local_cluster import STATE_FILE, default_directory
+from quorumlog.local_cluster import default_directory, read_state
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -51,7 +50,8 @@ def _names(
 
 def _local_nodes(context: click.Context) -> Iterable[object]:
     directory = Path(context.params.get("directory") or default_directory())
-    return json.loads((directory / STATE_FILE).read_text("utf-8"))["nodes"]  # type: ignore[no-any-return]
+    state = read_state(directory)
+    return state["nodes"] if state else ()
 
 
 topics = _names(lambda client: client.admin.list_topics(), lambda info: info.topic)

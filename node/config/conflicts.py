@@ -189,9 +189,8 @@ def _security_conflicts(settings: Settings) -> Iterator[Conflict]:
     if settings.rocketmq_keys_file is not None and "rocketmq_keys_file" not in faults:
         try:
             settings.rocketmq_keys()
-        except ValueError as error:
-            do = "write one access key and its secret a line"
-            yield Conflict(("rocketmq_keys_file",), str(error), do)
+        except UserFileError as error:
+            yield Conflict(("rocketmq_keys_file",), error.what, error.do)
 
 
 def _rocketmq_conflicts(settings: Settings) -> Iterator[Conflict]:

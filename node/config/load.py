@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 from node.config.conflicts import conflicts
 from node.config.settings import ENVIRONMENT_PREFIX, Settings
 from node.config.types import Peer
+from quorumlog.user_files import UserFileError, read_user_file
 
 FILE_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}CONFIG"
 OTHER_VARIABLES: Final = frozenset(
@@ -126,13 +127,13 @@ def _from_file(path: Path, problems: list[ConfigProblem]) -> _Layer:
     try:
         # Bytes, since reading as text would turn a lone carriage return, which TOML forbids, into
         # an end of a line. Editors of Windows write a mark of UTF-8 before the text.
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_user_file(path).decode("utf-8-sig")
         values = tomllib.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+    except (UserFileError, ValueError, RecursionError) as error:
         do = "correct it; see docs/configuration.md"
         match error:
-            case OSError():
-                what, do = error.strerror or type(error).__name__, "check the path"
+            case UserFileError():
+                what, do = error.what, error.do
             case tomllib.TOMLDecodeError():
                 what = str(error)
             case UnicodeDecodeError():

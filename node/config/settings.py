@@ -31,6 +31,7 @@ from node.config.types import (
     SizeBytes,
     is_loopback,
 )
+from quorumlog.user_files import read_keys, read_user_file
 from raft.config import RaftConfig
 from store.config import GIB, MIB, StoreConfig
 from store.format import Host
@@ -480,12 +481,13 @@ class Settings(BaseModel):
         """Read the secret; empty if there is none. A mark of UTF-8 before it and white space around
         it do not count."""
         file = self.secret_file
-        return b"" if file is None else file.read_bytes().removeprefix(codecs.BOM_UTF8).strip()
+        return b"" if file is None else read_user_file(file).removeprefix(codecs.BOM_UTF8).strip()
 
     def rocketmq_keys(self) -> dict[str, str]:
-        """Read the access keys and their secrets; none if there is no file. Raises ValueError."""
+        """Read the access keys and their secrets; none if there is no file. Raises
+        UserFileError."""
         file = self.rocketmq_keys_file
-        return {} if file is None else access_keys(file.read_text("utf-8-sig"))
+        return {} if file is None else read_keys(file)
 
     def nameserver(self) -> NameServerSettings | None:
         """Return the settings of this node's name server replica; None if there is none."""
@@ -549,19 +551,3 @@ class Settings(BaseModel):
             retained_lag_entry_count_max=self.follower_lag_count_max,
             preferred_leader=self.preferred_leader,
         )
-
-
-def access_keys(text: str) -> dict[str, str]:
-    """Return the access keys of a text and their secrets, one `key secret` a line. Raises
-    ValueError."""
-    secrets = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) != 2:
-            raise ValueError(f"line {number} has {len(words)} words, and not a key and a secret")
-        secrets[words[0]] = words[1]
-    if not secrets:
-        raise ValueError("it holds no key")
-    return secrets

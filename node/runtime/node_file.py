@@ -1,6 +1,7 @@
 """The file `node.json` in a data directory: the process that serves it, and its addresses.
 
-For scripts that start nodes with port 0. Owns the file, which no node ever reads.
+For scripts that start nodes with port 0. Owns the file, which no node ever reads; `started`
+tells the process from a later one with its id.
 """
 
 import json
@@ -9,13 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from quorumlog.local_cluster import started_at
+
 NODE_FILE: Final = "node.json"
 
 
 def write_node_file(directory: Path, values: dict[str, object]) -> None:
     """Replace the file atomically."""
     temporary = directory / f"{NODE_FILE}.tmp"
-    temporary.write_text(json.dumps({"pid": os.getpid(), **values}) + "\n", "utf-8")
+    process = {"pid": os.getpid(), "started": started_at(os.getpid())}
+    temporary.write_text(json.dumps({**process, **values}) + "\n", "utf-8")
     temporary.replace(directory / NODE_FILE)
 
 

@@ -39,8 +39,10 @@ def history_check(directories: tuple[str, ...], master: str | None) -> Printout:
     from pipeline.session import check_available, spark_session
 
     check_available()
+    from pipeline.jobs.history_check import files_of
     from pipeline.jobs.history_check import history_check as run
 
+    files_of(directories)  # A wrong one is found before Spark starts.
     with progress_bars() as show, spark_session("history-check", master) as spark:
         report = run(spark, directories, show=show)
     rows = [asdict(broken) for broken in report.violations]

@@ -114,7 +114,7 @@ def history_check(
     Raises HistoryError for a directory without a history, before it starts Spark. A line of another
     format ends the job with the same error.
     """
-    files, notes = _files_of(directories)
+    files, notes = files_of(directories)
     parts = [
         HistoryPart(number, lo, min(lo + piece_size_bytes, size_bytes))
         for number, path in enumerate(files)
@@ -145,7 +145,7 @@ def history_check(
     )
 
 
-def _files_of(directories: Sequence[str]) -> tuple[list[str], list[FaultNote]]:
+def files_of(directories: Sequence[str]) -> tuple[list[str], list[FaultNote]]:
     """Return the files that hold operations or drains, and all notes."""
     files, notes = [], []
     for directory in directories:

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import click
 
-from planning.capacity.calibration import AppendPoint, Calibration, CalibrationError
+from planning.capacity.calibration import AppendPoint, Calibration
 from qlog.output import print_text, to_json
 from quorumlog.command_errors import CliError, ExitCode
 from quorumlog.foreign_json import read_json
+from quorumlog.user_files import UserFileError, read_user_file
 
 FILE_SIZE_BYTES_MAX: Final = 1 << 20
 
@@ -40,17 +41,15 @@ BUILT_IN: Final = Calibration(
 def load(path: str | None) -> Calibration:
     """Return the calibration of a file; without one the built-in figures.
 
-    Raises CliError for a file that is none, OSError for one that cannot be read.
+    Raises CliError for a file that is none, or cannot be read.
     """
     if path is None:
         return BUILT_IN
-    with open(path, "rb") as file:
-        data = file.read(FILE_SIZE_BYTES_MAX + 1)
     try:
-        if len(data) > FILE_SIZE_BYTES_MAX:
-            raise CalibrationError(f"it has more than {FILE_SIZE_BYTES_MAX} bytes")
-        document: Any = read_json(data, is_unique=True)
+        document: Any = read_json(read_user_file(path, FILE_SIZE_BYTES_MAX), is_unique=True)
         return Calibration.from_json(document)
+    except UserFileError as error:
+        raise CliError(f"{path} is no calibration", error.what, error.do, ExitCode.USAGE) from None
     except ValueError as error:  # CalibrationError is a ValueError.
         raise CliError(
             f"{path} is no calibration",

@@ -16,7 +16,7 @@ from qlog.names import of
 from qlog.output import Row
 from quorumlog.cluster.tls import ClientTls
 from quorumlog.command_errors import CliError, ExitCode, nearest
-from quorumlog.user_files import UserFileError, read_user_file
+from quorumlog.user_files import UserFileError, read_keys
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # As those of clusters and broker groups.
 
@@ -89,7 +89,7 @@ def create(
     for each in (tls, ClientTls(ca=new.source_ca)):
         each.credentials()
     try:
-        _ = read_user_file(new.source_keys) if source_keys else b""
+        _ = read_keys(new.source_keys) if source_keys else {}
     except UserFileError as error:
         what = f"the keys of the source cannot be read from {new.source_keys}"
         raise CliError(what, error.what, error.do, ExitCode.USAGE) from error

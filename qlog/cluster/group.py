@@ -68,7 +68,9 @@ async def list_groups(client: "Client") -> "list[GroupInfo]":
     }
 )
 async def describe(client: "Client", name: str) -> Printout:
-    """Show a group: its members, and the stored offset of each queue.
+    """Show a group: its members, and how far it is in each queue of the topics that it reads.
+
+    A queue without a stored offset is read from its first message on.
 
     \b
     Keys of -o json:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qlog.command_decorators import Printout, TableRows, command_with
-from qlog.connection import CALL_TIMEOUT_MS, addresses, call_timeout_ms, run, tls_files
+from qlog.connection import CALL_TIMEOUT_MS, addresses, call_timeout_ms, credentials, run
 from qlog.output import Row
 from qlog.server_program import enter_server
 from quorumlog.command_errors import ExitCode
@@ -96,7 +96,7 @@ def _ask(
         async with NameServers(
             addresses(server),
             timeout_ms=call_timeout_ms(CALL_TIMEOUT_MS),
-            credentials=tls_files(server).credentials(),
+            credentials=credentials(server),
         ) as client:
             return await call(client)
 

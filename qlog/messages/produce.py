@@ -218,7 +218,11 @@ def _properties(
     for name, equals, _ in pairs:
         if not (name and equals):
             raise click.BadParameter(f"{name!r} is not NAME=VALUE")
-    return {name: value for name, _, value in pairs}
+    values: dict[str, str] = {}
+    for name, _, value in pairs:
+        if values.setdefault(name, value) != value:
+            raise click.BadParameter(f"{name!r} is given twice, with different values")
+    return values
 
 
 _DURATION = Parsed("duration", lambda text: parse_duration(text) / 1000)
@@ -288,7 +292,7 @@ def produce(server: str | None, output: Format, key_separator: str | None, **opt
     JSON of --format jsonl, as `qlog consume -o jsonl` writes it:
       {"body": "text", "body_encoding": "utf-8|base64", "key": "k", "tag": "t",
        "queue_id": 0, "properties": {"a": "b"}}      only body is needed
-    Each line is UTF-8; one that names a key twice is refused.
+    Each line is UTF-8; one with a key twice, or one that no message has, is refused.
 
     \b
     Keys of -o json:

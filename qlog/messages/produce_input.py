@@ -20,13 +20,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qlog.messages.template import Template
-from quorumlog.command_errors import CliError
+from quorumlog.command_errors import CliError, nearest
 from quorumlog.foreign_json import read_json
 
 CHUNK_SIZE_BYTES = 1 << 20
 MESSAGE_SIZE_BYTES_MAX = 16 << 20  # Of input; above every limit of a node, which reports its own.
 _QUEUE_ID_MAX = (1 << 31) - 1
-_JSON_KEYS = {"body", "body_encoding", "key", "tag", "queue_id", "properties"}
+_JSON_KEYS = ("body", "body_encoding", "key", "properties", "queue_id", "tag")
+_OF_OLD_COPY = {
+    *("topic", "queue_offset", "message_id", "born_unix_ms", "store_unix_ms", "log_position"),
+    *("body_size_bytes", "broker_group", "origin_topic", "reconsume_times", "is_resent"),
+}
+"""Keys of consumed messages and dead letters that a new message has no use for."""
 
 
 class InputFormat(enum.StrEnum):
@@ -122,7 +127,8 @@ def parse_json_lines(lines: list[bytes], *, first_line: int, name: str) -> Itera
     """Turn lines of JSON, as `qlog consume -o jsonl` writes them, into messages.
 
     `body` is needed; `body_encoding` (utf-8 or base64), `key`, `tag`, `queue_id` and `properties`
-    are taken. Other keys of consumed messages are left out: they belong to the old copy.
+    are taken. Other keys of consumed messages are left out: they belong to the old copy. Raises
+    CliError for a key that neither has: what was meant by it would be lost.
     """
     for number, line in enumerate(lines, first_line):
         if not line.strip():
@@ -132,7 +138,8 @@ def parse_json_lines(lines: list[bytes], *, first_line: int, name: str) -> Itera
         except (ValueError, TypeError, KeyError) as error:
             raise CliError(
                 f"line {number} of {name} is no message: {error}",
-                f"each line must be a JSON object with a text as body; known: {sorted(_JSON_KEYS)}",
+                "each line must be a JSON object with a text as body; its keys are "
+                + ", ".join(_JSON_KEYS),
                 'for example {"body": "hello", "key": "k", "tag": "t", "properties": {"a": "b"}}',
             ) from error
 
@@ -140,6 +147,9 @@ def parse_json_lines(lines: list[bytes], *, first_line: int, name: str) -> Itera
 def _from_json(value: Any) -> InputMessage:
     if not isinstance(value, dict):
         raise TypeError(f"a JSON object is needed, not {type(value).__name__}")
+    if strange := [name for name in value if name not in _OF_OLD_COPY.union(_JSON_KEYS)]:
+        proposal = nearest(strange[0], _JSON_KEYS).removesuffix(" else ")
+        raise ValueError(f"unknown key {strange[0][:60]!r}{proposal and '; ' + proposal}")
     if not isinstance(value.get("body"), str):
         raise TypeError("the body is missing or no text")
     encoding = value.get("body_encoding") or "utf-8"

@@ -5,7 +5,7 @@ message, \\n, \\t, \\r, \\\\ and \\xNN are bytes, %% is a percent sign. Nothing 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -55,8 +55,8 @@ class Template:
     pieces: tuple[str | bytes, ...]
 
     @classmethod
-    def parse(cls, text: str) -> "Template":
-        """Return the template that a text means. Raises ValueError."""
+    def parse(cls, text: str, letters: Collection[str] = _PARTS.keys()) -> "Template":
+        """Return the template that a text means, of these letters. Raises ValueError."""
         if not text:
             raise ValueError("an empty template writes nothing; use '%s\\n' for bodies")
         pieces: list[str | bytes] = []
@@ -67,12 +67,13 @@ class Template:
             verb, escape = token["verb"], token["escape"]
             if verb == "%" or token["hex"] or escape in _ESCAPES:
                 _add(pieces, b"%" if verb else _ESCAPES.get(escape) or bytes.fromhex(token["hex"]))
-            elif _SAME.get(verb, verb) in _PARTS:
+            elif _SAME.get(verb, verb) in letters:
                 pieces.append(_SAME.get(verb, verb))
             else:
-                letters = " ".join(f"%{letter}" for letter in sorted({*_PARTS, *_SAME}))
+                same = (letter for letter, other in _SAME.items() if other in letters)
+                listed = " ".join(f"%{letter}" for letter in sorted({*letters, *same}))
                 raise ValueError(
-                    f"{token[0]!r} means nothing; use {letters} %% \\n \\t \\r \\\\ \\xNN"
+                    f"{token[0]!r} means nothing here; use {listed} %% \\n \\t \\r \\\\ \\xNN"
                 )
         _add(pieces, text[end:].encode())
         return cls(text, tuple(pieces))
@@ -81,10 +82,12 @@ class Template:
     def parse_input(cls, text: str) -> "Template":
         """Return one that lines of input can be split by, each without its newline. Raises
         ValueError."""
-        template = cls.parse(text.removesuffix("\\n"))
+        template = cls.parse(text.removesuffix("\\n"), _READ)
         verbs = [piece for piece in template.pieces if isinstance(piece, str)]
-        if not _READ.issuperset(verbs) or len({*verbs}) < len(verbs) or "s" not in verbs:
-            raise ValueError(f"{text!r} needs %s, and may have %k, %g and %p, each once")
+        if "s" not in verbs:
+            raise ValueError(f"{text!r} has no %s, which is the body")
+        if twice := [verb for verb in verbs if verbs.count(verb) > 1]:
+            raise ValueError(f"{text!r} has %{twice[0]} twice")
         kinds = [type(piece) for piece in template.pieces]
         if (str, str) in pairwise(kinds):
             raise ValueError(

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from node.config.settings import access_keys
 from node.rocketmq.remoting.access import ACCESS_KEY, SIGNATURE, signature
 from node.rocketmq.remoting.channel import BrokenError, NotConnectedError, RemotingChannel
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -40,7 +39,7 @@ from qlog.rocketmq.shapes import (
     queues_of,
 )
 from quorumlog.command_errors import CliError, ExitCode
-from quorumlog.user_files import CERTIFICATE, UserFileError, read_pem
+from quorumlog.user_files import CERTIFICATE, UserFileError, read_keys, read_pem
 from store.record.message import Message
 
 ATTEMPT_COUNT_MAX: Final = 5
@@ -100,7 +99,7 @@ def access_of(keys_file: Path | None, ca_file: Path | None) -> Access:
     file = keys_file
     try:
         if keys_file is not None:
-            key, secret = next(iter(access_keys(keys_file.read_text("utf-8-sig")).items()))
+            key, secret = next(iter(read_keys(keys_file).items()))
         if ca_file is not None:
             file = ca_file
             read_pem(ca_file, CERTIFICATE)
@@ -113,7 +112,7 @@ def access_of(keys_file: Path | None, ca_file: Path | None) -> Access:
         raise CliError(
             f"{file} cannot be used",
             str(error),
-            "a file of keys has one `key secret` a line, a certificate is PEM",
+            "write the certificate of the authority into it, as PEM",
             ExitCode.USAGE,
         ) from None
     return Access(key, secret, tls)

@@ -20,7 +20,7 @@ import click
 from qlog import names
 from qlog.output import Format, output_option, print_record
 from qlog.progress import progress_bars
-from qlog.server.local import cli_error
+from qlog.server.local import cli_error, dir_option
 from qlog.transport import transport
 from quorumlog.command_errors import CliError, ExitCode
 
@@ -67,7 +67,7 @@ def _options(command: _Command) -> _Command:
             shell_complete=names.local_nodes,
             help="The node that is hit.  [default: the leader]",
         ),
-        click.option("--dir", "directory", metavar="DIR", help="Where the cluster is kept."),
+        dir_option,
     ):
         command = option(command)
     return command

@@ -65,11 +65,22 @@ def _settings(
     return settings or None
 
 
-_dir_option = click.option("--dir", "directory", metavar="DIR", help="Where the cluster is kept.")
+def _check_named(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Refuse an empty name, as that of an unset variable: the default directory is not meant."""
+    if value == "":
+        raise click.BadParameter("it is empty; name a directory, or leave --dir out")
+    return value
+
+
+dir_option = click.option(
+    "--dir", "directory", metavar="DIR", callback=_check_named, help="Where the cluster is kept."
+)
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option("--nodes", type=int, help="Nodes of each broker group of a new one.  [default: 3]")
 @click.option("--broker-groups", type=int, help="How many share its topics.  [default: 1]")
 @click.option("--port", type=int, help="First port of a new cluster; else free ones are found.")
@@ -138,7 +149,7 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option("--node", type=int, shell_complete=names.local_nodes, help="Only this node.")
 def stop(directory: str | None, node: int | None) -> int:
     """Stop the nodes gracefully: leadership handed over, everything synced. Nothing is deleted.
@@ -159,7 +170,7 @@ def stop(directory: str | None, node: int | None) -> int:
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def purge(directory: str | None, yes: bool) -> int:
     """Delete a cluster that is stopped, with all its messages.
@@ -192,7 +203,7 @@ def _is_led(states: list[dict[str, Any]]) -> bool:
 
 
 @local.command()
-@_dir_option
+@dir_option
 @timeout_option
 @watched(
     {
@@ -219,7 +230,7 @@ def status(directory: str | None) -> Printout:
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option("--node", type=int, shell_complete=names.local_nodes, help="The node to kill.")
 @click.option("--leader", is_flag=True, help="Kill whichever node leads.")
 @click.option("--broker-group", "group", help="Whose leader that is.  [default: the first one]")
@@ -257,7 +268,7 @@ def kill(
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option("--node", type=int, shell_complete=names.local_nodes, help="Only this node.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the nodes are ready.")
 @output_option
@@ -284,7 +295,7 @@ def restart(directory: str | None, node: int | None, no_wait: bool, output: Form
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option(
     "--timeout",
     "timeout_ms",
@@ -305,7 +316,7 @@ def wait(directory: str | None, timeout_ms: int) -> int:
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option(
     "--node", type=int, shell_complete=names.local_nodes, required=True, help="The node to pause."
 )
@@ -321,7 +332,7 @@ def pause(directory: str | None, node: int) -> int:
 
 
 @local.command()
-@_dir_option
+@dir_option
 @click.option(
     "--node",
     type=int,

@@ -107,7 +107,8 @@ def _queues(kind: type[_Queue], answers: Mapping[str, Any]) -> tuple[_Queue, ...
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A consumer group. `lag_count`: messages behind, over all queues with a stored offset."""
+    """A consumer group. `lag_count`: messages behind, over all queues of the topics that it reads:
+    those of its members, and those in which it has stored an offset."""
 
     group: str
     member_count: int
@@ -128,7 +129,8 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupQueue:
-    """The progress of a consumer group in a queue; `offset` is the next one to consume.
+    """The progress of a consumer group in a queue; `offset` is the next one to consume, the first
+    one where none is stored.
 
     `broker_group` holds the queue.
     """

@@ -18,7 +18,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from deploy.local import LocalCluster, LocalError
-from deploy.local_process import free_ports
 from qlog import main
 from qlog.connection import SERVER_VARIABLE
 from quorumlog import sync
@@ -99,7 +98,6 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "my cluster"
-    monkeypatch.setattr("qlog.connection.DEFAULT_SERVER", f"127.0.0.1:{free_ports(1)[0]}")
     monkeypatch.delenv(SERVER_VARIABLE, raising=False)
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "another"))
 

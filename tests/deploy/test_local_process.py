@@ -146,6 +146,41 @@ def test_a_directory_without_a_cluster(tmp_path: Path, content: str | None, code
     assert caught.value.code == code
 
 
+def test_a_path_that_no_text_can_show_has_no_cluster(tmp_path: Path) -> None:
+    for name in ("a\x1b[31mb", "a\nb", "a\x9bb"):
+        with pytest.raises(LocalError, match="control characters") as caught:
+            LocalCluster.create(tmp_path / name)
+        assert caught.value.code == "local.bad_directory"
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_purge_takes_a_link_and_leaves_what_it_leads_to(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path / "c", 2)
+    cluster.node_directory(1).rename(tmp_path / "elsewhere")
+    cluster.node_directory(1).symlink_to(tmp_path / "elsewhere")
+    cluster.node_directory(2).rename(tmp_path / "gone")
+    cluster.node_directory(2).symlink_to(tmp_path / "none")
+    cluster.purge()
+    assert not (tmp_path / "c").exists()
+    assert (tmp_path / "elsewhere/node.toml").exists()
+
+
+@pytest.mark.parametrize("content", [None, b"flush = \n", b"\xff"])
+def test_settings_of_a_node_that_others_broke_are_named(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    cluster = LocalCluster.create(tmp_path, 1)
+    file = cluster.node_directory(1) / "node.toml"
+    file.unlink()
+    if content is None:
+        os.mkfifo(file)
+    else:
+        file.write_bytes(content)
+    with pytest.raises(LocalError, match=f"{file} cannot be used") as caught:
+        _ = cluster.flush
+    assert caught.value.code == "local.damaged"
+
+
 def test_each_node_has_a_replica_of_the_name_server_unless_it_is_off(tmp_path: Path) -> None:
     def settings_of(cluster: LocalCluster) -> list[Settings]:
         files = [cluster.node_directory(n) / "node.toml" for n in cluster.node_ids]
@@ -174,6 +209,6 @@ def test_a_stopped_cluster_is_known_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUORUMLOG_LOCAL_DIR", str(tmp_path / "c"))
-    assert known_servers() is None
+    assert known_servers() == ("", False), "it is named"
     cluster = LocalCluster.create(tmp_path / "c", 1)
     assert known_servers() == (cluster.bootstrap, False)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import os
 import signal
 import socket
@@ -13,10 +14,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from deploy.local import LocalCluster
 from qlog import CliError, main
 from qlog.connection import (
     CA_VARIABLE,
     CERTIFICATE_VARIABLE,
+    DEFAULT_SERVER,
     KEY_VARIABLE,
     SERVER_VARIABLE,
     addresses,
@@ -30,7 +33,7 @@ from qlog.connection import (
 from qlog.transport import TRANSPORT_VARIABLE, transport, transport_option
 from quorumlog.command_errors import ExitCode
 from quorumlog.errors import InvalidRequestError
-from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE
+from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE, started_at
 from tests.patience import PATIENCE_S
 
 
@@ -207,7 +210,10 @@ def test_completion_scripts_name_both_commands(shell: str) -> None:
     ],
 )
 def test_the_shell_gets_completions(words: str, shown: list[str], tmp_path: Path) -> None:
-    (tmp_path / STATE_FILE).write_text('{"nodes": {"1": {}, "12": {}, "2": {}}}')
+    LocalCluster.create(tmp_path, 1)
+    state = json.loads((tmp_path / STATE_FILE).read_text())
+    nodes = dict.fromkeys(("1", "12", "2"), state["nodes"]["1"])
+    (tmp_path / STATE_FILE).write_text(json.dumps({**state, "nodes": nodes}))
     program = "from qlog import main; main(prog_name='qlog')"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -313,9 +319,76 @@ def test_a_node_that_does_not_answer_in_time_is_a_timeout(words: str) -> None:
     assert "unknown" not in result.stderr
 
 
-def test_a_damaged_file_of_the_local_cluster_leads_to_no_other_one(tmp_path: Path) -> None:
-    (tmp_path / STATE_FILE).write_text("{")
-    environment = {DIRECTORY_VARIABLE: str(tmp_path), SERVER_VARIABLE: None}
-    result = CliRunner().invoke(main, ["topic", "list"], env=environment, prog_name="qlog")
-    assert result.exit_code == 3, result.output
-    assert "local.json is not what 'qlog local' wrote" in result.stderr
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "there is no local cluster in "),
+        ("FIFO", "it is a FIFO, and no file"),
+        ("/dev/zero", "it is a device, and no file"),
+        ("{", "it is no JSON"),
+        ('{"nodes": []}', "it names no nodes"),
+        ('{"nodes": {"1": {}}}', "it names no cluster"),
+        ('{"nodes": {"1": {}}, "cluster_id": "c"}', "address_port of node 1 is missing or of"),
+    ],
+)
+def test_without_a_state_of_the_local_cluster_no_other_one_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, words: str
+) -> None:
+    file = tmp_path / STATE_FILE
+    if content == "FIFO":
+        os.mkfifo(file)
+    elif content == "/dev/zero":
+        file.symlink_to(content)
+    elif content is not None:
+        file.write_text(content)
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    for command in (["topic", "list"], ["local", "status"]):
+        result = CliRunner().invoke(main, command, env={SERVER_VARIABLE: None}, prog_name="qlog")
+        assert result.exit_code in (3, 4), result.output
+        assert words in result.stderr
+    monkeypatch.delenv(DIRECTORY_VARIABLE)
+    monkeypatch.delenv(SERVER_VARIABLE, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    assert addresses(None) == DEFAULT_SERVER
+    (tmp_path / "home/.quorumlog").mkdir(parents=True)
+    (tmp_path / "home/.quorumlog/local").symlink_to(tmp_path / "a missing disk")
+    with pytest.raises(CliError, match="there is no local"):
+        addresses(None)
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(file / "below"))
+    with pytest.raises(CliError, match=r"it cannot be read|there is no local"):
+        addresses(None)
+
+
+@pytest.mark.parametrize("words", ["local purge --yes", "local start", "chaos pause"])
+def test_an_empty_directory_is_not_the_default_one(tmp_path: Path, words: str) -> None:
+    LocalCluster.create(tmp_path, 1)
+    environment = {DIRECTORY_VARIABLE: str(tmp_path)}
+    result = CliRunner().invoke(main, [*words.split(), "--dir", ""], env=environment)
+    assert result.exit_code == ExitCode.USAGE, result.output
+    assert "it is empty" in result.stderr
+    assert (tmp_path / STATE_FILE).exists()
+
+
+def test_a_stopped_local_cluster_is_not_another_one_that_has_its_ports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SERVER_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as strange:
+        cluster = LocalCluster.create(tmp_path, 1)
+        file = tmp_path / STATE_FILE
+        state = json.loads(file.read_text())
+        state["nodes"]["1"]["address_port"] = port = strange.getsockname()[1]
+        file.write_text(json.dumps(state))
+        data = cluster.node_directory(1) / "data"
+        data.mkdir()
+        for started in ("an earlier process", started_at(os.getpid())):
+            node = {"pid": os.getpid(), "started": started}
+            (data / "node.json").write_text(json.dumps(node))
+            if "earlier" in started:
+                with pytest.raises(CliError, match="is stopped") as caught:
+                    addresses(None)
+                assert caught.value.explanation.do == "start it: qlog local start"
+        assert addresses(None) == f"127.0.0.1:{port}"

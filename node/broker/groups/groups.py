@@ -6,7 +6,7 @@ is the leader's: only it knows the members, and offsets are read behind a confir
 that a consumer that takes over a queue goes on where the last acknowledged commit left it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
@@ -247,7 +247,7 @@ class Groups:
         async with self._context.turn.walk(ROW_SIZE_BYTES * len(names)) as walk:
             for name in names:
                 queues = []
-                for row in [*_rows(self._context.state.groups.get(name, {}))]:
+                for row in [*self._read_rows(name, now_ms)]:
                     await walk.step()
                     queues.append(self._queue(*row))
                 clients = self._members.clients_of(name, now_ms)
@@ -261,7 +261,7 @@ class Groups:
         clients = self._members.clients_of(request.group, self._context.clock_ms())
         if request.group not in self._context.state.groups and not clients:
             raise UnknownGroupError(request.group)
-        rows = [*_rows(self._context.state.groups.get(request.group, {}))]
+        rows = [*self._read_rows(request.group, self._context.clock_ms())]
         readers = self._members.reader_of(request.group, self._context.clock_ms())
         queues = []
         async for row in self._context.turn.over(rows):
@@ -298,10 +298,23 @@ class Groups:
             raise GroupNotEmptyError(group, next(iter(clients)))
         self._members.check_settled(group, now_ms)
 
-    def _queue(self, topic: str, queue_id: int, offset: int) -> GroupQueue:
+    def _read_rows(self, group: str, now_ms: int) -> Iterator[tuple[str, int, int | None]]:
+        """Yield the queues that a group reads, each with its stored offset. Without one a group
+        that has begun reads a queue from its first message."""
+        state = self._context.state
+        stored = state.groups.get(group, {})
+        read = self._members.topics_of(group, now_ms)
+        for topic in sorted({*stored, *read, retry_topic(group)}):
+            offsets, config = stored.get(topic, {}), state.topics.get(topic)
+            queue_count = 0 if config is None else config.queue_count
+            for queue_id in sorted({*offsets, *range(queue_count)}):
+                yield topic, queue_id, offsets.get(queue_id)
+
+    def _queue(self, topic: str, queue_id: int, offset: int | None) -> GroupQueue:
         lo, hi = self._context.store.queue_range(topic, queue_id)
+        begun = lo if offset is None else offset
         return GroupQueue(
-            topic=topic, queue_id=queue_id, offset=offset, min_offset=lo, max_offset=hi
+            topic=topic, queue_id=queue_id, offset=begun, min_offset=lo, max_offset=hi
         )
 
 

@@ -347,6 +347,13 @@ class Members:
         self.begin_term(now_ms)
         return {name: member.topics for name, member in self._sorted(group, now_ms)}
 
+    def topics_of(self, group: str, now_ms: int) -> frozenset[str]:
+        """Return the topics that members read from offsets of the group: those that broadcast have
+        offsets of their own."""
+        members = (member for _, member in self._sorted(group, now_ms))
+        read = (one.topics for one in members if one.kind is not MemberKind.BROADCASTING)
+        return NO_TOPICS.union(*read)
+
     def warnings_of(self, group: str, now_ms: int) -> list[str]:
         """Return what the members of a group do unlike each other."""
         members = self._group(group, now_ms)

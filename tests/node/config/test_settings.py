@@ -1,5 +1,6 @@
 """Settings: who wins, where each came from, and that everything wrong is said at once."""
 
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -236,7 +237,7 @@ def test_required_settings_are_named_with_the_ways_to_set_them() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        (None, "No such file"),
+        (None, "there is no such file"),
         ("node_id = \n", "line 1"),
         ("a = 1\na = 2\n", "line 2"),
         ("a = " + "9" * 5_000, "4,300 digits"),
@@ -250,6 +251,16 @@ def test_an_unreadable_file(tmp_path: Path, text: str | None, what: str) -> None
     mistakes = problems(file)
     assert [problem.origin for problem in mistakes] == [str(file)]
     assert what in mistakes[0].what
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "/dev/zero"])
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "node.toml"
+    if kind == "FIFO":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(kind)
+    assert "and no file" in problems(file)[0].what
 
 
 def test_a_file_that_cannot_even_be_looked_at() -> None:

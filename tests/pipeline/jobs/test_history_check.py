@@ -1,5 +1,6 @@
 """The check of each queue alone finds exactly what the check of the whole history finds."""
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from checkers import history
@@ -32,6 +34,7 @@ from pipeline.jobs.history_check import (
     read_parts,
     whole_drains,
 )
+from qlog import main
 from raft.errors import Outcome
 from tests.checkers.histories import call, clean_history
 
@@ -257,6 +260,15 @@ def test_spark_finds_what_is_planted_in_several_histories(
     assert set(checked.operation_counts) == {*QUEUES, REGISTER}
     stale = next(one for one in checked.violations if one.rule == "stale_read")
     assert history.from_json(stale.witnesses[-1]) in planted.operations
+
+
+def test_a_wrong_directory_is_found_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "history.jsonl")
+    monkeypatch.setattr("pipeline.session.start", lambda *_: pytest.fail("Spark started"))
+    result = CliRunner().invoke(main, ["pipeline", "history-check", str(tmp_path)])
+    assert "there is no such file" in result.stderr
 
 
 def test_a_history_that_cannot_be_read_is_an_error(spark: SparkSession, tmp_path: Path) -> None:

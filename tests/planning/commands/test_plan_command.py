@@ -1,6 +1,7 @@
 """`qlog plan` and `qlog fleet`: their output, exit codes and errors."""
 
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -127,9 +128,15 @@ def test_another_file_is_no_calibration(tmp_path: Path, text: str) -> None:
     assert f"calibrate {path}" not in stderr, "the advice would overwrite a file of something else"
 
 
+def test_a_calibration_that_would_never_end_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        assert "and no file" in qlog("plan", *SAFE, "--calibration", str(path), code=2).stderr
+
+
 def test_a_calibration_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    stderr = qlog("plan", *SAFE, "--calibration", str(tmp_path / "none"), code=3).stderr
-    assert "No such file" in stderr
+    stderr = qlog("plan", *SAFE, "--calibration", str(tmp_path / "none"), code=2).stderr
+    assert "there is no such file" in stderr
 
 
 def test_a_fleet_is_simulated(tmp_path: Path) -> None:

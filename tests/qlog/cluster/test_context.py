@@ -20,6 +20,7 @@ from qlog.connection import (
     SERVER_VARIABLE,
     addresses,
 )
+from qlog.contexts import path
 from qlog.server.authority import Authority
 from quorumlog.command_errors import CliError
 from tests.node.processes import SingleNode
@@ -94,6 +95,8 @@ def test_a_name_that_others_could_not_have_is_refused(home: Path, name: str) -> 
 
 BROKEN = {
     "other": b"[]",
+    "no files": b'{"current": "default", "contexts": {"a": {"server": "a:1"}}}',
+    "strange": b'{"current": "default", "contexts": {"a": {"server": "a:1", "tls": {}, "x": ""}}}',
     "types": b'{"current": "default", "contexts": {"a": {"server": 3, "tls": {}}}}',
     "no choice": b'{"current": "a", "contexts": {}}',
     "deep": b"[" * 100_000,
@@ -114,9 +117,11 @@ def test_a_broken_file_leads_to_no_other_cluster_and_is_named(home: Path, fault:
     else:
         file.write_bytes(BROKEN[fault])
     for words in (["topic", "list"], ["context", "list"], ["context", "create", "b", "-s", "a:1"]):
-        what, _, do = run(*words, code=2).stderr.splitlines()
+        what, why, do = run(*words, code=2).stderr.splitlines()
         assert what == f"error: {file} has no contexts that can be read"
         assert do.startswith("  do:  ")
+        assert "Error" not in why, "Python's words"
+        assert "object" not in why
 
 
 def test_contexts_that_are_made_at_once_are_all_there(home: Path) -> None:
@@ -134,8 +139,14 @@ def test_a_context_has_the_keys_of_a_source_and_shows_none(
 ) -> None:
     keys, ca = tmp_path / "keys.txt", Authority(tmp_path).path
     files = ["--source-keys", keys, "--source-ca", ca]
-    refused = run("context", "create", "to", "-s", "127.0.0.1:1", *files, code=2).stderr
-    assert f"from {keys}\n  why: there is no such file" in refused
+    for content, why in (
+        (None, "there is no such file"),
+        ("root:x:0:0:root\n", "line 1 has 1 words"),
+    ):
+        if content is not None:
+            keys.write_text(content)
+        refused = run("context", "create", "to", "-s", "127.0.0.1:1", *files, code=2).stderr
+        assert f"from {keys}\n  why: {why}" in refused
     keys.write_text("mine hidden-word\n")
     run("context", "create", "to", "-s", "127.0.0.1:1", *files)
     run("context", "use", "to")
@@ -159,3 +170,37 @@ def test_a_context_has_the_keys_of_a_source_and_shows_none(
     run("rocketmq", "import", "127.0.0.1:9", code=3)
     run("rocketmq", "import", "127.0.0.1:9", "-s", "127.0.0.1:2", code=3)
     assert used == [(keys, ca), (None, None)], "they belong to the servers of the context"
+
+
+def test_a_file_of_a_context_that_has_gone_is_that_of_the_context(
+    home: Path, tmp_path: Path
+) -> None:
+    ca = Authority(tmp_path).path
+    run("context", "create", "prod", "-s", "127.0.0.1:1", "--tls-ca", ca)
+    run("context", "use", "prod")
+    ca.unlink()
+    _, why, do = run("topic", "list", code=2).stderr.splitlines()
+    assert "context 'prod' names the file" in why
+    assert "qlog context delete prod" in do
+
+
+def test_a_place_that_cannot_be_looked_into_has_contexts_perhaps(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object, **_: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("quorumlog.user_files.os.stat", refuse)  # Root may look everywhere.
+    with pytest.raises(CliError, match="cannot be read") as caught:
+        addresses(None)
+    assert str(home) in str(caught.value)
+    assert "Permission denied" in caught.value.explanation.why
+
+
+def test_a_relative_place_of_settings_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for relative in ("here", ""):
+        monkeypatch.setenv("XDG_CONFIG_HOME", relative)
+        assert path() == tmp_path / ".config/quorumlog/contexts.json"

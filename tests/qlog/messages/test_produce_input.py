@@ -81,6 +81,8 @@ def test_the_key_ends_at_the_first_separator(tmp_path: Path) -> None:
         ('{"body": ' + "[" * 100_000, "nested"),
         ('{"body": "a", "queue_id": 2147483648}', "queue_id is not from 0 to 2147483647"),
         ("{}", "body is missing"),
+        ('{"body": "a", "headers": {}}', "unknown key 'headers'"),
+        ('{"body": "a", "Key": "k"}', "unknown key 'Key'; did you mean 'key'?"),
         ('{"body": 1}', "body is missing or no text"),
         ('{"body": "*", "body_encoding": "base64"}', "no base64"),
         ('{"body": "a", "body_encoding": "rot13"}', "rot13"),

@@ -305,16 +305,35 @@ async def test_a_group_is_described_with_its_lag(node: Fixture) -> None:
     assert list(response.info.topics) == ["bills", "orders"]
     assert list(response.client_ids) == ["a"]
     rows = {(q.topic, q.queue_id): (q.offset, q.max_offset) for q in response.queues}
-    assert rows == {("orders", 0): (7, 10), ("bills", 1): (4, 4), ("bills", 0): (0, 0)}
+    unread = {("orders", queue): (0, 0) for queue in (1, 2, 3)}
+    assert rows == {("orders", 0): (7, 10), ("bills", 1): (4, 4), ("bills", 0): (0, 0), **unread}
     await beat(node, "m", "bills", group="only-members")
     listed = await node.broker.groups.list_groups(ListGroupsRequest())
     assert [(g.group, g.member_count, g.lag_count) for g in listed.groups] == [
         ("g", 1, 3),
-        ("only-members", 1, 0),
+        ("only-members", 1, 4),
     ]
     assert (await describe_group(node, "only-members")).info.topics == ["bills"]
     with pytest.raises(errors.UnknownGroupError):
         await describe_group(node, "nobody")
+
+
+@node_with(topics=TOPICS)
+async def test_a_queue_without_a_stored_offset_is_behind_by_all_that_it_keeps(
+    node: Fixture,
+) -> None:
+    await node.commit("g", ("orders", 0, 0))
+    await node.append(0, 5, queue_id=2)
+    await node.append(0, 3, topic="bills")
+    response = await describe_group(node)
+    assert response.info.lag_count == 5, "it has begun in the topic"
+    [row] = [q for q in response.queues if q.max_offset]
+    assert (row.queue_id, row.offset, row.min_offset, row.max_offset) == (2, 0, 0, 5)
+    await beat(node, "a", "orders", "bills")
+    assert (await describe_group(node)).info.lag_count == 8
+    await beat(node, "b", "bills", group="all", is_broadcasting=True)
+    response = await describe_group(node, "all")
+    assert (response.info.lag_count, list(response.queues)) == (0, []), "it has its own offsets"
 
 
 @node_with(filled=10)

@@ -139,7 +139,7 @@ async def test_people_see_who_reads_what_and_how_old_that_is(node: Fixture) -> N
         await node.broker.groups.heartbeat(beat)
     await node.commit("readers", ("orders", 0, 2), ("orders", 1, 0), ("orders", 2, 0))
     response = await node.broker.groups.describe_group(DescribeGroupRequest(group="readers"))
-    assert [queue.client_id for queue in response.queues] == ["one", "two", ""]
+    assert [queue.client_id for queue in response.queues] == ["one", "two", "", ""]
     stored = decode_message(node.log.store.reads.pull("orders", 0, 1, max_count=1).data)
     assert response.queues[0].last_consumed_unix_ms == stored.store_unix_ms
     assert response.queues[1].last_consumed_unix_ms == 0
