@@ -45,6 +45,8 @@ REMOTING_PORT_STEP: Final = 10
 VIP_PORT_DISTANCE: Final = 2
 """A port of RocketMQ's brokers has a second one so much lower, which some clients prefer."""
 PORT_MAX: Final = 65_535
+HTTP_PORT: Final = 9878
+CONSOLE_PORT: Final = 9879
 _HOUR_MS: Final = 3_600_000
 _LEDGER_INDEX_UNITS_PER_PAGE: Final = 128
 _LIMITS: Final = Limits()
@@ -177,7 +179,7 @@ class Settings(BaseModel):
         Address("127.0.0.1", 40911), "Peer link. Port 0 takes a free one."
     )
     http_listen: AddressOrOff = _setting(
-        Address("127.0.0.1", 9878), "Metrics, liveness, readiness, status. `off`: none."
+        Address("127.0.0.1", HTTP_PORT), "Metrics, liveness, readiness, status. `off`: none."
     )
     console: Literal["auto", "off", "read", "full"] = _setting(
         "auto",
@@ -187,8 +189,8 @@ class Settings(BaseModel):
     )
     console_listen: AddressAutoOrOff = _setting(
         AUTO,
-        "Address of these pages. `auto`: the host of `http_listen` and the next port; where that "
-        "is taken, there are none.",
+        "Address of these pages. `auto`: the host of `http_listen`, and port 9879 if that has its "
+        "default one, else a free port; where 9879 is taken, there are none.",
     )
 
     replication: Literal["raft", "sync_master", "async_master", "slave"] = _setting(
@@ -444,7 +446,7 @@ class Settings(BaseModel):
             http = self.http_listen
             if http is None:
                 return None
-            chosen = Address(http.host, http.port + 1 if 0 < http.port < PORT_MAX else 0)
+            chosen = Address(http.host, CONSOLE_PORT if http.port == HTTP_PORT else 0)
         is_on = self.console_mode != "off"
         return chosen if is_on else None
 

@@ -225,7 +225,7 @@ class NodeParts:
         async with self.broker.context.turn.walk(_READ_COUNT * SIZE_BYTES_MAX) as walk:
             await walk.wait()  # One read of an address at a time.
             things = await on_thread(read)
-        return pb.ReadLogResponse(things=[pb.LogBytes(**one._asdict()) for one in things])
+        return pb.ReadLogResponse(things=[_log_bytes(one) for one in things])
 
     @property
     def level(self) -> int:
@@ -287,3 +287,8 @@ class NodeParts:
             *([problem] if problem else []),
             *self.warnings(),
         ]
+
+
+def _log_bytes(specimen: Specimen) -> pb.LogBytes:
+    fields = specimen._asdict()
+    return pb.LogBytes(log_position=fields.pop("position"), **fields)

@@ -207,7 +207,7 @@ class Admin(GroupAdmin, MessageAdmin):
         node_id: int,
         *,
         index: int | None = None,
-        position: int | None = None,
+        log_position: int | None = None,
         queue: tuple[str, int, int] | None = None,
         key_slot: int | None = None,
     ) -> LogRead:
@@ -217,14 +217,16 @@ class Admin(GroupAdmin, MessageAdmin):
         queue (topic, queue id, offset), or a slot of the newest file of the key index; name one. At
         most 4 MiB. `store.microscope` of the server decodes them.
         """
-        request = admin_pb2.ReadLogRequest(index=index, log_position=position, key_slot=key_slot)
+        request = admin_pb2.ReadLogRequest(
+            index=index, log_position=log_position, key_slot=key_slot
+        )
         if queue is not None:
             topic, queue_id, offset = queue
             place = request.queue_unit
             place.topic, place.queue_id, place.offset = topic, queue_id, offset
-        given = (index, position, queue, key_slot)
+        given = (index, log_position, queue, key_slot)
         if sum(value is not None for value in given) != 1:
-            text = "read_log: name one of index, position, queue and key_slot"
+            text = "read_log: name one of index, log_position, queue and key_slot"
             raise InvalidRequestError(text)
         _, response = await self._at(node_id, request)
         thing, *beside = (of_pb(LogBytes, pb) for pb in response.things)

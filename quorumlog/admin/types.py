@@ -262,7 +262,7 @@ class LogBytes:
     """The bytes of one thing of a node's store, right or wrong; `at` is its byte in `file`.
 
     `kind`: entry, entry_before (the header of the entry before), ledger_unit, record, blank,
-    queue_unit, key_slot, key_header or key_item. `position` is its log position; `number` its
+    queue_unit, key_slot, key_header or key_item. `number` its
     index, queue offset, slot or item; -1 where it has none. `topic` and `queue_id` are those of a
     queue unit.
     """
@@ -271,7 +271,7 @@ class LogBytes:
     data: bytes
     file: str
     at: int
-    position: int
+    log_position: int
     number: int
     topic: str
     queue_id: int

@@ -594,12 +594,12 @@ class ReadLogRequest(_message.Message):
     def __init__(self, index: _Optional[int] = ..., log_position: _Optional[int] = ..., queue_unit: _Optional[_Union[ReadLogRequest.QueueUnit, _Mapping]] = ..., key_slot: _Optional[int] = ...) -> None: ...
 
 class LogBytes(_message.Message):
-    __slots__ = ("kind", "data", "file", "at", "position", "number", "topic", "queue_id")
+    __slots__ = ("kind", "data", "file", "at", "log_position", "number", "topic", "queue_id")
     KIND_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
-    POSITION_FIELD_NUMBER: _ClassVar[int]
+    LOG_POSITION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -607,11 +607,11 @@ class LogBytes(_message.Message):
     data: bytes
     file: str
     at: int
-    position: int
+    log_position: int
     number: int
     topic: str
     queue_id: int
-    def __init__(self, kind: _Optional[str] = ..., data: _Optional[bytes] = ..., file: _Optional[str] = ..., at: _Optional[int] = ..., position: _Optional[int] = ..., number: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., data: _Optional[bytes] = ..., file: _Optional[str] = ..., at: _Optional[int] = ..., log_position: _Optional[int] = ..., number: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
 
 class ReadLogResponse(_message.Message):
     __slots__ = ("things",)

@@ -110,7 +110,7 @@ def test_the_nodes_of_compose_take_their_settings_and_agree_on_ports(tmp_path: P
     stop_s = int(re.findall(r"stop_grace_period: (\d+)s", COMPOSE)[0])
     assert stop_s * 1000 > settings.drain_timeout_ms + 30_000
     mounted = re.findall(r"(\.\.?/[\w./-]*):/", COMPOSE)
-    assert len(mounted) == 3
+    assert len(mounted) == 5
     volumes = set(re.findall(r"(\w+): {}", COMPOSE))
     assert volumes == set(re.findall(r"[\" ](\w+):/", COMPOSE)) >= {"prometheus", "grafana"}
     assert COMPOSE.count("restart: unless-stopped") == 3

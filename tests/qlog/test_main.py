@@ -88,12 +88,12 @@ def test_clients_need_no_server_code_and_no_unix() -> None:
     program = """if True:
         import importlib, pkgutil, sys
         blocked = "fcntl resource uvloop bench checkers deploy node pipeline planning raft store "
-        blocked += "qlog.server qlog.rocketmq quorumlog_server"
+        blocked += "qlog.server qlog.rocketmq qlog.console quorumlog_server"
         sys.modules.update(dict.fromkeys(blocked.split()))
         import quorumlog.sync, qlog
         for package in (quorumlog, qlog):
             for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-                if not found.name.startswith(("qlog.server.", "qlog.rocketmq")):
+                if not found.name.startswith(("qlog.server.", "qlog.rocketmq", "qlog.console")):
                     found.name in blocked or importlib.import_module(found.name)
         names = [name for name, lazy in qlog.COMMANDS.items() if not lazy.is_of_server]
         assert {"produce", "consume", "topic", "cluster", "explain", "nameserver"} <= set(names)

@@ -25,6 +25,7 @@ SKIPPED = {
         "./deploy/quickstart": "tests/deploy/jobs runs that job, and the other is the gate",
         "7F0000": SHOWN,
     },
+    "docs/console.md": {"qlog console": "it serves until Ctrl-C; tests/qlog/console does that"},
     "docs/start.md": {
         "  input ": "it is what the job shows",
         ".venv/bin/python -m deploy": "tests/deploy/test_build_packages.py makes the wheels",

@@ -95,7 +95,7 @@ def _thing(request: Request) -> dict[str, Any] | None:
         if not topic or not rest.isdecimal() or not offset.isdecimal():
             raise RefusedError(400, "A queue unit is TOPIC:QUEUE:OFFSET.")
         return {"queue": (topic, int(rest), int(offset))}
-    names = {"index": "index", "position": "position", "slot": "key_slot"}
+    names = {"index": "index", "position": "log_position", "slot": "key_slot"}
     if kind not in names:
         raise RefusedError(400, f"kind is one of {', '.join(names)}, queue.")
     return {names[kind]: whole(request, "at", 0, 0)}

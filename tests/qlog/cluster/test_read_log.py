@@ -26,14 +26,14 @@ def test_each_node_gives_the_same_bytes_and_nothing_is_wrong(
     with connect(qlog.nodes.bootstrap) as client:
         leader = client.admin.cluster_status().leader_id
         unit = client.admin.read_log(leader, queue=(topic, 0, 2))
-        position = unit.beside[0].position
+        position = unit.beside[0].log_position
         last = client.admin.chain_digest(leader).index
         by_node = {}
         for node in qlog.nodes.node_ids:
             client.admin.chain_digest(node, index=last)
             reads = [
                 client.admin.read_log(node, queue=(topic, 0, 2)),
-                client.admin.read_log(node, position=position),
+                client.admin.read_log(node, log_position=position),
                 client.admin.read_log(node, index=last),
                 client.admin.read_log(node, key_slot=7),
             ]
@@ -50,7 +50,7 @@ def test_each_node_gives_the_same_bytes_and_nothing_is_wrong(
         with pytest.raises(InvalidRequestError, match="name one of"):
             client.admin.read_log(leader)
         for wrong in ({"queue": (topic, 0, 3)}, {"queue": ("../" + topic, 0, 0)},
-                      {"index": last + 1_000}, {"position": 1 << 40}, {"key_slot": 1 << 40},
+                      {"index": last + 1_000}, {"log_position": 1 << 40}, {"key_slot": 1 << 40},
                       {"index": -1}):  # fmt: skip
             with pytest.raises(QuorumlogError) as refused:
                 client.admin.read_log(leader, **wrong)

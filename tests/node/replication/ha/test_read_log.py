@@ -19,8 +19,8 @@ from tests.store.overwrites import flip
 def tables(response: ReadLogResponse) -> tuple[FieldTable, ...]:
     return look(
         [
-            Specimen(SpecimenKind(one.kind), one.data, one.file, one.at, one.position, one.number,
-                     one.topic, one.queue_id)
+            Specimen(SpecimenKind(one.kind), one.data, one.file, one.at, one.log_position,
+                     one.number, one.topic, one.queue_id)
             for one in response.things
         ]
     )  # fmt: skip
