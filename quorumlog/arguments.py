@@ -60,7 +60,10 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
         "compress_from_size_bytes",
         (-INT32_MAX - 1, INT32_MAX): "flag",
         (0, UINT32_MAX): "node_id record_count check_after_ms retry_delays_ms",
-        (0, INT64_MAX): "offset offsets at_least_index transaction_id unix_ms lo_unix_ms "
+        (
+            0,
+            INT64_MAX,
+        ): "offset offsets log_position at_least_index transaction_id unix_ms lo_unix_ms "
         "hi_unix_ms position key_slot",
         (-1, INT64_MAX): "index",
         (1, INT64_MAX): "held_count_max",

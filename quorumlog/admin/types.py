@@ -250,11 +250,11 @@ class LagSample:
 
 @dataclass(frozen=True, slots=True)
 class NodeHistory:
-    """The last hour of a node in samples of ten seconds, the oldest first; of the leader the lag of
+    """The last hour of a node in samples of ten seconds, the oldest first; of the leader the lags of
     the consumer groups with the most to do as well."""
 
     samples: tuple[HistorySample, ...]
-    groups: dict[str, tuple[LagSample, ...]]
+    lags: dict[str, tuple[LagSample, ...]]
 
 
 @dataclass(frozen=True, slots=True)

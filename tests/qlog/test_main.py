@@ -102,7 +102,7 @@ def test_clients_need_no_server_code_and_no_unix() -> None:
     command = [sys.executable, "-c", program]
     listed = subprocess.check_output([*command, "--help"], text=True)
     assert "\nNode:\n" not in listed
-    assert "\nWith quorumlog-server, which is not installed:\n  local, serve, " in listed
+    assert "\nWith quorumlog-server, which is not installed:\n  console, local, serve, " in listed
     command += ["local", "start"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.splitlines()) == (

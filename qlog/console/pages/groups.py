@@ -32,7 +32,7 @@ async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
     group, admin = request.path_params["group"], cluster.client.admin
     described = await cluster.shared(("group", group), lambda: admin.describe_group(group))
     histories = await cluster.histories()
-    lags = [one.groups[group] for one in histories.values() if group in one.groups]
+    lags = [one.lags[group] for one in histories.values() if group in one.lags]
     letters, settings, popped = await asyncio.gather(
         _or_empty(admin.dead_letters(group, max_count=_LETTER_COUNT)),
         _or_none(admin.group_settings(group)),
