@@ -8,8 +8,9 @@ parent (PR_SET_PDEATHSIG) follows one thread and one generation.
 
 Owns the mark and the guard; must not know the processes that it ends. A cluster that a user starts
 has no mark; one of `quorumlog.testing` has its own. Works on Linux only; elsewhere it has no
-effect. The guard runs this file alone, with the standard library, so that it starts fast: `python -I -S
-run_guard.py PID MARK [DIRECTORY]` watches its parent, PID, and removes the directory at the end.
+effect. The guard runs this file alone, with the standard library, so that it starts fast:
+`python -I -S run_guard.py PID MARK [DIRECTORY]` watches its parent, PID, and removes the directory
+at the end.
 """
 
 import os
