@@ -29,7 +29,7 @@ _WIDE: Final = "wide"
 _GAP: Final = "  "
 _DECIMALS_MAX: Final = 12
 _WIDTH_MIN: Final = 20
-"""Columns below which a terminal is taken for a wider one, whose lines it breaks."""
+"""Columns of the smallest terminal that lines are folded for; a smaller one breaks them."""
 _ROOM_MIN: Final = 16
 """Columns in which a text of several words is wrapped beside others; with less it goes below."""
 

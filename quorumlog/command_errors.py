@@ -257,9 +257,11 @@ def _explain_coded(error: Exception) -> Explanation:
 
 def _cause(code: str, error: Exception) -> str:
     """Return the first sentence about a code as the end of a sentence."""
+    from quorumlog.code_meanings import MEANINGS
     from quorumlog.error_codes import CODES
 
-    text = CODES[code][-1] if code in CODES else " ".join((type(error).__doc__ or "").split())
+    text = CODES[code][-1] if code in CODES else MEANINGS.get(code) or type(error).__doc__ or ""
+    text = " ".join(text.split())
     sentence = re.split(r"[.] |[.]$", text.replace("`", ""))[0]
     word = sentence.partition(" ")[0]
     is_plain = word[1:].islower() or len(word) == 1

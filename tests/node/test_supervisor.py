@@ -143,7 +143,7 @@ def test_the_unit_starts_this_program_with_the_settings_of_a_file(tmp_path: Path
 @pytest.mark.parametrize(
     ("directory", "code"),
     [
-        ("/home/q", 2),
+        ("/var/tmp/q", 2),
         ("/tmp/data", 2),
         ("/run/data", 2),
         ("data", 2),

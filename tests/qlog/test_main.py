@@ -14,11 +14,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from node.errors.reference import error_classes
 from qlog import COMMANDS, CliError, ExitCode, LazyGroup, main
-from quorumlog.errors import QuorumlogError
 from quorumlog.local_cluster import CAUSES
 from quorumlog.version import __version__
+from tests.tidy.repository import ROOT
 
 
 class CodedError(Exception):
@@ -210,14 +209,22 @@ def test_an_error_is_one_json_document_with_the_same_words() -> None:
         assert document["code"] == getattr(error, "code", None)
 
 
+def _codes_of_the_sources() -> set[str]:
+    """Return the values of all names `code` and of constants in capitals that are codes."""
+    tops = ("quorumlog", "qlog", "deploy", "node", "store", "raft", "pipeline", "bench")
+    text = "\n".join(
+        path.read_text()
+        for top in (*tops, "chaos-tests/chaos")
+        for path in (ROOT / top).rglob("*.py")
+    )
+    codes = {*re.findall(r'\bcode(?:: [\w\[\]]+)?(?:, \w+)* ?= ?"(\w+\.\w+)"', text), *CAUSES}
+    constants = re.findall(r'^[A-Z_]+(?:: Final)? = "(client\.\w+)"$', text, re.MULTILINE)
+    roots = {f"{layer}.error" for layer in ("ha", "pipeline", "raft", "store")}
+    return {*codes, *constants} - roots
+
+
 def test_explain_has_the_page_of_each_code_and_the_exit_code_of_its_errors() -> None:
-    codes = {kind.code for kind in error_classes()}
-    codes |= {
-        *CAUSES,
-        QuorumlogError.code,
-        *(kind.code for kind in QuorumlogError.__subclasses__()),
-    }
-    for code in codes:
+    for code in _codes_of_the_sources():
         result = CliRunner().invoke(main, ["explain", code, "-o", "json"], prog_name="qlog")
         found = json.loads(result.stdout)
         assert (found["code"], len(found["meaning"]) > 20) == (code, True)
