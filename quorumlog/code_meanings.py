@@ -77,6 +77,7 @@ def own_codes() -> dict[str, tuple[str, str, str, str]]:
         code: ("", "yes" if code in _RETRYABLE else "no", "not applied", meaning)
         for code, meaning in {**MEANINGS, **causes}.items()
     }
+    rows["client.bad_frame"] = ("", "no", "unknown", MEANINGS["client.bad_frame"])
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.QuorumlogError):
             outcome = kind.outcome.value.replace("_", " ")

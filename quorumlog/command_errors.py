@@ -273,10 +273,10 @@ def exit_code_of(code: str, *, is_retryable: bool, is_unknown: bool) -> ExitCode
     from quorumlog.error_codes import CODES
 
     layer, _, word = code.rpartition(".")
-    if code == "client.tls_file":
-        return ExitCode.USAGE
     if is_unknown:
         return ExitCode.UNKNOWN
+    if code in _USAGE or (layer in ("client", "local") and word.startswith("bad_")):
+        return ExitCode.USAGE
     if word in _NOT_FOUND:
         return ExitCode.NOT_FOUND
     if word in ("deadline", "request_slow") or word.endswith("timeout"):
@@ -293,7 +293,9 @@ _NOT_FOUND: Final = {
     *("unknown_topic", "unknown_group", "unknown_queue", "unknown_member", "unknown_transaction"),
     *("not_found", "message_not_found", "value_not_found", "no_such_offset", "none", "no_node"),
 }
-_REFUSED: Final = {"wrong_type", "too_large", "limit_exceeded", "record_format"}
+_USAGE: Final = {"client.tls_file", "client.wrong_type", "config.invalid"}
+"""Codes of what a call or a command was given, beside `bad_` of the client: no node saw it."""
+_REFUSED: Final = {"too_large", "limit_exceeded", "record_format"}
 """Of these words of codes, those of the client and the store are about what a call hands in."""
 _REMEDIES: Final = {
     errno.ENOENT: "check the path",

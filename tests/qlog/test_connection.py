@@ -93,7 +93,7 @@ def test_tls_needs_a_certificate_with_its_key(
 
 def test_irreversible_commands_need_a_yes_without_a_terminal() -> None:
     result = CliRunner().invoke(main, ["topic", "delete", "orders", "-s", "127.0.0.1:1"])
-    assert result.exit_code == 3
+    assert result.exit_code == 2
     assert result.stderr.splitlines() == [
         "error: it needs a confirmation: Delete topic orders and all its messages?",
         "  why: stdin is no terminal, and a command that cannot be undone needs --yes there",
