@@ -225,6 +225,12 @@ def test_the_shell_gets_completions(words: str, shown: list[str], tmp_path: Path
     assert done.stdout.splitlines() == [f"plain,{name}" for name in shown]
 
 
+def test_a_shell_that_does_not_number_its_words_gets_no_traceback() -> None:
+    environment = {"_QLOG_COMPLETE": "bash_complete", "COMP_WORDS": "qlog to", "COMP_CWORD": "x"}
+    result = CliRunner(env=environment).invoke(main, prog_name="qlog")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
 # `qlog --transport` and its variable.
 
 
