@@ -286,7 +286,16 @@ def exit_code_of(code: str, *, is_retryable: bool, is_unknown: bool) -> ExitCode
     return ExitCode.REFUSED if is_refused else ExitCode.FAILED
 
 
-_SYNONYMS: Final = {"ls": "list", "nodes": "members", "ps": "status", "rm": "delete"}
+_SYNONYMS: Final = {
+    "ls": "list",
+    "nodes": "members",
+    "ps": "status",
+    "rm": "delete",
+    "send": "produce",
+    "publish": "produce",
+    "up": "start",
+    "down": "stop",
+}
 """Our names of what other command lines call so."""
 _PROPOSALS_MAX: Final = 5
 _NOT_FOUND: Final = {

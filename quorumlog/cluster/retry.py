@@ -91,4 +91,6 @@ def _late(
     tried = f" in {attempts} attempt{'' if attempts == 1 else 's'}" if attempts else ""
     head = ", the last with" if attempts else ":"
     because = "" if last is None else f"{head} {last.code}: {last.message}"
+    if attempts and last is not None:  # A call within this one that ran out of time says why.
+        because = head + because.rpartition(head)[2]
     return f"{what} was not done within {timeout_ms:.0f} ms{tried}{because}; {do}"

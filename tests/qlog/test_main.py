@@ -183,6 +183,8 @@ def test_an_error_of_a_command_is_three_lines_and_code_3(
             ("topic", "list", "--serverr"),
             "did you mean '--server'? else see qlog topic list --help",
         ),
+        (("send",), "did you mean 'produce' or "),
+        (("local", "up"), "did you mean 'start'? "),
         (("explain", "node.unknown_topik", "-ojsonl"), "did you mean 'node.unknown_topic' or "),
     ],
 )

@@ -9,7 +9,7 @@ from quorumlog.cluster.retry import (
     Backoff,
     Deadline,
 )
-from quorumlog.errors import UnavailableError
+from quorumlog.errors import BusyError, UnavailableError
 
 FAR_MS = 3_600_000
 CLIENTS = 200
@@ -56,3 +56,10 @@ def test_a_call_that_came_to_no_attempt_says_why_and_counts_none() -> None:
         "it was not done within 9 ms: client.unavailable: refused",
         "it was not done within 9 ms in 1 attempt, the last with client.unavailable: refused",
     ]
+
+
+def test_a_deadline_within_another_is_told_once() -> None:
+    busy = BusyError("a queue is full; wait", code="node.busy")
+    inner = Deadline(3_000).error_unknown("the append", busy, attempts=2)
+    text = str(Deadline(3_000).error("the call", inner, attempts=2))
+    assert text.count("not done within") == text.count("node.busy: a queue is full") == 1
