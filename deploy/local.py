@@ -80,7 +80,7 @@ DEFAULTS: Final[Mapping[str, object]] = {"file_size_bytes": "64MiB"}
 """Settings that differ from a node's defaults: a trial must not take gigabytes at once."""
 _POLL_S: Final = 0.05
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_NO_ROOM: Final = StoreFullError.text.rpartition("; ")[2]
+_NO_ROOM: Final = StoreFullError.text.rpartition(", ")[2]
 """How a node ends its word that its disk has no room."""
 
 Progress = Callable[[str], None]
@@ -420,8 +420,10 @@ class LocalCluster:
                 is_full = bool(waiting) and all(_NO_ROOM in one.detail for one in waiting)
                 if is_full and state.broker_group not in leaders:
                     first = waiting[0]
-                    what = f"node {first.node_id}: {first.detail.replace(f'; {_NO_ROOM}', '')}"
-                    raise LocalError("local.no_room", what, _NO_ROOM)
+                    reason, _, rest = first.detail.partition(_NO_ROOM)
+                    what, _, do = reason.rpartition("; ")
+                    what = f"node {first.node_id}: {what}{rest}"
+                    raise LocalError("local.no_room", what, do + _NO_ROOM)
             if progress is not None:
                 progress(f"{ready_count} of {len(states)} nodes are ready")
             if time.monotonic() >= deadline:

@@ -4,6 +4,7 @@ Owns the form of these; must not start, end or wait for anything.
 """
 
 import contextlib
+import errno
 import json
 import os
 import urllib.request
@@ -12,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from deploy.local_process import NodeProcess, free_ports, is_free
+from deploy.local_process import NodeProcess, free_ports, listen_error
 from quorumlog.local_cluster import CAUSES, HOST, node_process, started_at
 from store.durability.identity import lock_holder
 
@@ -259,7 +260,10 @@ def choose_ports(nodes: int, base_port: int | None) -> list[tuple[int, int, int,
 def check_free(ports: Iterable[int], do: str, *, whose: str = "") -> None:
     """Raise LocalError `local.port_taken` for the first of these ports that is taken."""
     for port in ports:
-        if not is_free(port):
+        if (number := listen_error(port)) == errno.EACCES:
+            what = f"this user may not listen on port {port}{whose}"
+            raise LocalError("local.bad_port", what, "use a --port from 1024 to 65000")
+        if number:
             what = f"port {port}{whose} is used by another process"
             raise LocalError("local.port_taken", what, do)
 

@@ -5,6 +5,7 @@ another process by now, which must never get our signal. Must not know what a no
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -153,11 +154,16 @@ def spawn(
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
     """Whether a port can be listened on now."""
+    return not listen_error(port, host)
+
+
+def listen_error(port: int, host: str = "127.0.0.1") -> int:
+    """Return the errno for which a port cannot be listened on now; 0: it can."""
     try:
         socket.create_server((host, port)).close()
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
 
 
 def free_ports(count: int, used: Iterable[int] = (), *, beside: Sequence[int] = ()) -> list[int]:

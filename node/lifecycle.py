@@ -72,9 +72,9 @@ def run(settings: Settings, origins: Mapping[str, str]) -> int:
     keep_freed_memory()
     faulthandler.enable()  # A fatal signal leaves no dump, so at least print all stacks to stderr.
     form.configure(settings.log_level, settings.log_format, bound={"node": settings.node_id})
-    make_private(settings.directory)
     fail_stop = FailStop(settings.directory)
     try:
+        make_private(settings.directory)
         return uvloop.run(_live(settings, origins, fail_stop))
     except (StoreError, NodeError, HaError, PortTakenError, OSError) as error:
         text = told(error, mode_of(settings))

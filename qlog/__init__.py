@@ -11,6 +11,7 @@ command, and `qlog.reference` writes docs/cli.md from the help.
 
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -252,6 +253,8 @@ class LazyGroup(click.Group):
         try:
             check_polling()
             _check_docstrings()
+            if not os.environ.get("COMP_CWORD", "0").isdecimal():
+                os.environ["COMP_CWORD"] = "0"  # Click completes a word of this number.
             words = list(sys.argv[1:] if args is None else args)
             if words[:1] == ["help"]:
                 words = [*words[1:], "--help"]

@@ -373,6 +373,7 @@ def confirm(question: str, *, is_confirmed: bool) -> None:
             f"it needs a confirmation: {question}",
             "stdin is no terminal, and a command that cannot be undone needs --yes there",
             "run it again with --yes",
+            ExitCode.USAGE,
         )
     if not click.confirm(question, err=True):
         click.echo("nothing was changed", err=True)

@@ -1,7 +1,6 @@
 """`qlog explain`: what an error code means.
 
-Owns the printing; the meanings are those of docs/errors.md for codes of nodes, of the classes in
-`quorumlog.errors` for those of the client, and of `quorumlog.local_cluster` for local clusters.
+Owns the printing; the meanings are those of docs/errors.md.
 """
 
 import click
@@ -9,7 +8,6 @@ import click
 from qlog.command_decorators import printed
 from qlog.names import of
 from quorumlog.command_errors import CliError, ExitCode, exit_code_of, nearest
-from quorumlog.local_cluster import CAUSES
 
 
 @click.command()
@@ -54,18 +52,8 @@ def explain(code: str) -> dict[str, object]:
 
 
 def _codes() -> dict[str, tuple[str, str, str, str]]:
-    """Return the codes of the client, of local clusters and of nodes, which come last."""
-    from quorumlog import errors
+    """Return the codes of clients and commands, and those of calls of nodes, which come last."""
+    from quorumlog.code_meanings import own_codes
     from quorumlog.error_codes import CODES
 
-    own = {}
-    for kind in vars(errors).values():
-        if isinstance(kind, type) and issubclass(kind, errors.QuorumlogError):
-            outcome = kind.outcome.value.replace("_", " ")
-            meaning = " ".join((kind.__doc__ or "").split())
-            own[kind.code] = ("", "yes" if kind.retryable else "no", outcome, meaning)
-    local = {
-        code: ("", "no", "not applied", f"{cause[:1].upper()}{cause[1:]}.")
-        for code, cause in CAUSES.items()
-    }
-    return own | local | CODES
+    return own_codes() | CODES

@@ -28,6 +28,8 @@ Row = Mapping[str, object]
 _WIDE: Final = "wide"
 _GAP: Final = "  "
 _DECIMALS_MAX: Final = 12
+_WIDTH_MIN: Final = 20
+"""Columns of the smallest terminal that lines are folded for; a smaller one breaks them."""
 _ROOM_MIN: Final = 16
 """Columns in which a text of several words is wrapped beside others; with less it goes below."""
 
@@ -130,7 +132,7 @@ def line_width(stream: IO[str] | None = None) -> int | None:
     is_limited = (stream or sys.stdout).isatty() or os.environ.get("COLUMNS", "").isdecimal()
     if not is_limited or (context is not None and context.meta.get(_WIDE)):
         return None
-    return shutil.get_terminal_size().columns
+    return max(shutil.get_terminal_size().columns, _WIDTH_MIN)
 
 
 def to_json(value: object, indent: int | None = None) -> str:
@@ -288,7 +290,7 @@ def wrapped(text: str, room: int | None) -> list[str]:
             continue
         lines.append(word)
         while _width(lines[-1]) > room:
-            cut = room if word.isascii() else max(room // 2, 1)
+            cut = max(room if word.isascii() else room // 2, 1)
             lines[-1:] = [lines[-1][:cut], lines[-1][cut:]]
     return [line for line in lines if line]
 

@@ -283,9 +283,11 @@ def _explain_coded(error: Exception) -> Explanation:
 
 def _cause(code: str, error: Exception) -> str:
     """Return the first sentence about a code as the end of a sentence."""
+    from quorumlog.code_meanings import MEANINGS
     from quorumlog.error_codes import CODES
 
-    text = CODES[code][-1] if code in CODES else " ".join((type(error).__doc__ or "").split())
+    text = CODES[code][-1] if code in CODES else MEANINGS.get(code) or type(error).__doc__ or ""
+    text = " ".join(text.split())
     sentence = re.split(r"[.] |[.]$", text.replace("`", ""))[0]
     word = sentence.partition(" ")[0]
     is_plain = word[1:].islower() or len(word) == 1
@@ -297,10 +299,10 @@ def exit_code_of(code: str, *, is_retryable: bool, is_unknown: bool) -> ExitCode
     from quorumlog.error_codes import CODES
 
     layer, _, word = code.rpartition(".")
-    if code == "client.tls_file":
-        return ExitCode.USAGE
     if is_unknown:
         return ExitCode.UNKNOWN
+    if code in _USAGE or (layer in ("client", "local") and word.startswith("bad_")):
+        return ExitCode.USAGE
     if word in _NOT_FOUND:
         return ExitCode.NOT_FOUND
     if word in ("deadline", "request_slow") or word.endswith("timeout"):
@@ -310,7 +312,16 @@ def exit_code_of(code: str, *, is_retryable: bool, is_unknown: bool) -> ExitCode
     return ExitCode.REFUSED if is_refused else ExitCode.FAILED
 
 
-_SYNONYMS: Final = {"ls": "list", "nodes": "members", "ps": "status", "rm": "delete"}
+_SYNONYMS: Final = {
+    "ls": "list",
+    "nodes": "members",
+    "ps": "status",
+    "rm": "delete",
+    "send": "produce",
+    "publish": "produce",
+    "up": "start",
+    "down": "stop",
+}
 """Our names of what other command lines call so."""
 _LIKELY: Final = ("cluster ", "local ")
 """The groups whose commands are proposed before others of the same name."""
@@ -319,7 +330,9 @@ _NOT_FOUND: Final = {
     *("unknown_topic", "unknown_group", "unknown_queue", "unknown_member", "unknown_transaction"),
     *("not_found", "message_not_found", "value_not_found", "no_such_offset", "none", "no_node"),
 }
-_REFUSED: Final = {"wrong_type", "too_large", "limit_exceeded", "record_format"}
+_USAGE: Final = {"client.tls_file", "client.wrong_type", "config.invalid"}
+"""Codes of what a call or a command was given, beside `bad_` of the client: no node saw it."""
+_REFUSED: Final = {"too_large", "limit_exceeded", "record_format"}
 """Of these words of codes, those of the client and the store are about what a call hands in."""
 _REMEDIES: Final = {
     errno.ENOENT: "check the path",

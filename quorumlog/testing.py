@@ -30,6 +30,7 @@ from quorumlog import sync
 from quorumlog.arguments import checked, checked_call
 from quorumlog.client import connect
 from quorumlog.errors import InvalidRequestError, QuorumlogError
+from quorumlog.run_guard import VARIABLE, new_mark, start_guard
 from quorumlog.sync.wrappers import into
 
 _P = ParamSpec("_P")
@@ -37,6 +38,8 @@ _T = TypeVar("_T")
 _ENDED: Final = 0, 1
 """Exit codes of a command that did its work; 1 is a finding, as a node that is not ready."""
 _ROOT: Final = str(Path(__file__).parents[1])
+_marks: Final[dict[Path, str]] = {}
+"""Marks of the clusters that run, by directory: their nodes end with this process."""
 
 
 def _client_of(made_by: Callable[Concatenate[str, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
@@ -169,6 +172,7 @@ def _local(directory: Path, command: str, *options: str) -> str:
     path = os.environ.get("PYTHONPATH")
     # -P, and our own directory first: what a program has there of the same name is not ours.
     ours = {"PYTHONPATH": os.pathsep.join((_ROOT, path))} if path else {}
+    ours |= {VARIABLE: _marks[directory]} if directory in _marks else {}
     words = [sys.executable, "-P", "-m", "qlog", "local", command, "--dir", str(directory)]
     ended = subprocess.run(
         [*words, *options],
@@ -214,17 +218,34 @@ def sync_cluster(
         given = {"nodes": nodes, "broker-groups": broker_groups, "flush": flush}
         options = [f"--{name}={value}" for name, value in given.items()]
         options += [f"--setting={name}={json.dumps(v)}" for name, v in (settings or {}).items()]
-        try:
-            _local(home, "start", *options)
-            yield SyncCluster(home)
-        finally:
-            # A graceful stop of all would take longer, and a kill leaves in the files what a
-            # crash leaves, which is all that was promised.
-            if (home / "local.json").exists():
-                _local(home, "kill", "--all")
+        with _guarded(home, is_own=directory is None):
+            try:
+                _local(home, "start", *options)
+                yield SyncCluster(home)
+            finally:
+                # A graceful stop of all would take longer, and a kill leaves in the files what a
+                # crash leaves, which is all that was promised.
+                if (home / "local.json").exists():
+                    _local(home, "kill", "--all")
     finally:
         if directory is None:
             shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def _guarded(home: Path, *, is_own: bool) -> Iterator[None]:
+    """Have the nodes that are started meanwhile end when this process is killed; remove a directory
+    of our own then."""
+    if sys.platform != "linux":
+        yield
+        return
+    mark = _marks[home] = new_mark()
+    with start_guard(mark, *[str(home)] * is_own) as guard:
+        try:
+            yield
+        finally:
+            guard.kill()
+            del _marks[home]
 
 
 @asynccontextmanager

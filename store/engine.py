@@ -256,6 +256,7 @@ class Engine(Generic[LogT_co]):
             self.counters.busy_count += 1
         elif isinstance(error, StoreFullError):
             self.counters.store_full_count += 1
+            self.retention.note(error)
         elif isinstance(error, SyncFailedError):
             self.on_fatal(error)
 
@@ -315,6 +316,7 @@ class Engine(Generic[LogT_co]):
                 inner_batch_topic_count=len(self.queues.inner_batches.topics),
                 disk_state=self.retention.state.value,
                 disk_used_ratio=self.retention.usage.used_ratio,
+                disk_refusal=str(self.retention.refusal() or ""),
             ),
         )
 

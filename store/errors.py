@@ -104,8 +104,17 @@ class StoreFullError(StoreError):
     free_bytes: int
     is_limited: bool = False
     """Whether a quota or the limit of file sizes refuses the bytes, not the disk."""
+    reserve_bytes: int = 0
+    """Part of `needed_bytes` that only has to stay free."""
 
     def __str__(self) -> str:
+        if self.reserve_bytes:
+            return (
+                f"{self.path} needs {self.needed_bytes} bytes, as disk_reserve_bytes keeps "
+                f"{self.reserve_bytes} of them free, and {self.free_bytes} are free on its disk; "
+                f"free space, shorten retention or, on a small disk, lower disk_reserve_bytes, "
+                f"appends resume by themselves"
+            )
         if not self.is_limited:
             return super().__str__()
         return (

@@ -119,14 +119,15 @@ class StoreGauges:
     """Topics that cannot be read here, since RocketMQ wrote inner batches to them."""
     disk_state: str = "ok"
     disk_used_ratio: float = 0.0
+    disk_refusal: str = ""
+    """Why appends are refused; empty: they are not, or not for the disk."""
 
 
 _CONSEQUENCES: Final = {
     "warn": "",
     "force": "the oldest files go although they have not expired: ",
-    "full": "appends are refused: ",
 }
-"""Consequences of the disk states that are not ok."""
+"""Consequences of the disk states that are neither ok nor full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,9 @@ class StoreStats:
                 f"{count} topics have inner batches of RocketMQ (queue.type=BatchCQ), which are "
                 f"kept and cannot be read here; read them with RocketMQ"
             )
-        if self.gauges.disk_state != "ok":
+        if self.gauges.disk_refusal:
+            texts.append(f"appends are refused: {self.gauges.disk_refusal}")
+        elif self.gauges.disk_state in _CONSEQUENCES:
             texts.append(
                 f"the disk is {self.gauges.disk_used_ratio:.0%} used ({self.gauges.disk_state}); "
                 f"{_CONSEQUENCES[self.gauges.disk_state]}free space or shorten retention"

@@ -9,7 +9,7 @@ from unittest import mock
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from deploy.run_guard import guard_this_process
+from quorumlog.run_guard import guard_this_process
 from tests.coroutines import loop, pytest_pyfunc_call
 from tests.evidence import pytest_runtest_makereport
 from tests.forks import FORK_SERVERS, fork_nodes, nodes_started_by_name

@@ -29,8 +29,8 @@ from chaos.page import page
 from chaos.profile import ClusterMode, ScenarioOptions
 from chaos.scenario import SCENARIOS, Scenario
 from chaos.summary import CampaignSummary
-from deploy.run_guard import guard_this_process
 from quorumlog.cluster.transport import TRANSPORTS, Transport
+from quorumlog.run_guard import guard_this_process
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HISTORY_KEPT_COUNT: Final = 60

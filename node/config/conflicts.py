@@ -25,6 +25,24 @@ from quorumlog.user_files import (
 )
 
 _PAGE_SIZE_BYTES: Final = 4096
+_OF_THE_HOST: Final = frozenset(
+    Path("/", name)
+    for name in (
+        "",
+        "bin",
+        "boot",
+        "dev",
+        "etc",
+        "home",
+        "lib",
+        "root",
+        "run",
+        "sbin",
+        "usr",
+        "var",
+    )
+)
+_OF_THE_KERNEL: Final = ("/proc", "/sys")
 _PEM: Final = {
     "tls_certificate_file": CERTIFICATE,
     "tls_key_file": PRIVATE_KEY,
@@ -44,6 +62,7 @@ class Conflict(NamedTuple):
 
 def conflicts(settings: Settings) -> Iterator[Conflict]:
     """Yield all conflicts between settings."""
+    yield from _path_conflicts(settings)
     yield from _size_conflicts(settings)
     yield from _member_conflicts(settings)
     yield from _address_conflicts(settings)
@@ -56,6 +75,20 @@ def conflicts(settings: Settings) -> Iterator[Conflict]:
         times = f"{heartbeat_ms} ms between heartbeats against {patience_ms} ms of patience"
         what, do = f"{times}: two lost ones end a term", f"{3 * heartbeat_ms} or more"
         yield Conflict(("heartbeat_ms", "election_min_ms"), what, f"use election_min_ms = {do}")
+
+
+def _path_conflicts(settings: Settings) -> Iterator[Conflict]:
+    for name, path in settings:
+        if isinstance(path, Path) and not str(path).isprintable():
+            what = "the path has a line break or another character that no line can show"
+            yield Conflict((name,), what, "use letters, digits and '._-'")
+    # A path with `..` and one through a link are looked at where they lead.
+    directory = settings.directory.absolute()
+    for path in {directory, directory.resolve()}:
+        if path in _OF_THE_HOST or any(path.is_relative_to(top) for top in _OF_THE_KERNEL):
+            what = f"{path} belongs to the host, and a node owns its whole directory"
+            yield Conflict(("directory",), what, "use one of its own, as /var/lib/quorumlog")
+            break
 
 
 def _size_conflicts(settings: Settings) -> Iterator[Conflict]:

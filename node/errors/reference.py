@@ -25,6 +25,7 @@ from node.errors import (
 )
 from node.errors.common import NodeError
 from node.errors.translation import status_of
+from quorumlog.code_meanings import own_codes
 from raft.errors import RaftError
 from store.errors import StoreError
 
@@ -75,8 +76,18 @@ def page() -> str:
     for title, modules in _PARTS:
         lines += [f"## {title}", "", "| code | status | retry | outcome | meaning |"]
         lines.append("|---|---|---|---|---|")
-        lines += sorted(_row(kind) for module in modules for kind in classes_in(module))
+        lines += sorted(_row(_cells(kind)) for module in modules for kind in classes_in(module))
         lines.append("")
+    known = {kind.code for kind in error_classes()}
+    lines += [
+        "## Clients, commands and the start of a node",
+        "",
+        "| code | retry | outcome | meaning |",
+    ]
+    lines.append("|---|---|---|---|")
+    own = own_codes().items()
+    lines += sorted(_row((code, *cells[1:])) for code, cells in own if code not in known)
+    lines.append("")
     return "\n".join(lines)
 
 
@@ -110,8 +121,8 @@ def _cells(kind: type[NodeError | StoreError | RaftError]) -> tuple[str, ...]:
     return kind.code, status_of(kind), retry, kind.outcome.value.replace("_", " "), meaning
 
 
-def _row(kind: type[NodeError | StoreError | RaftError]) -> str:
-    code, *cells = _cells(kind)
+def _row(row: tuple[str, ...]) -> str:
+    code, *cells = row
     return f"| `{code}` | {' | '.join(cells)} |"
 
 

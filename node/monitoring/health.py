@@ -46,6 +46,7 @@ class Health:
         self.detail = "opening the store"
         self._driver: Driver | None = None
         self._problem: Callable[[], str] = lambda: ""
+        self._refusal: Callable[[], Exception | None] = lambda: None
         self._listeners: list[Callable[[bool], None]] = []
         self._was_ready = False
 
@@ -62,11 +63,18 @@ class Health:
         """Put the progress of a long step of the opening into the detail."""
         self.detail = f"{what}: {done} of {total}"
 
-    def watch(self, driver: Driver, problem: Callable[[], str] = lambda: "") -> None:
+    def watch(
+        self,
+        driver: Driver,
+        problem: Callable[[], str] = lambda: "",
+        refusal: Callable[[], Exception | None] = lambda: None,
+    ) -> None:
         """Take the leader from `driver` from now on.
 
-        `problem` returns a reason to avoid this node, even with a ready driver; empty: none."""
-        self._driver, self._problem = driver, problem
+        `problem` returns a reason to avoid this node, even with a ready driver; empty: none.
+        `refusal` returns why the disk takes no appends: a leader says so, and still serves reads.
+        """
+        self._driver, self._problem, self._refusal = driver, problem, refusal
 
     def refresh(self) -> None:
         """Compute readiness again; call the listeners if it has changed."""
@@ -94,4 +102,6 @@ class Health:
             return HealthVerdict(True, f"node {driver.leader_id} leads")
         if not driver.is_ready:
             return HealthVerdict(False, "leads, and applies what was committed before")
+        if (error := self._refusal()) is not None:
+            return HealthVerdict(True, f"leads, and refuses appends: {error}")
         return _LEADS

@@ -24,6 +24,8 @@ from store.errors import (
     StoreError,
     StoreFullError,
 )
+from store.replicated.ledger_store import ReplicaStore
+from store.replicated.shipped_store import ShippedStore
 from store.replicated.store import ReplicatedStore
 
 ROUND_MS: Final = 1_000
@@ -41,7 +43,7 @@ class MaintenanceThread:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(1, "maintenance")
-        self._is_stopped = False
+        self._is_stopped = self._is_full = False
 
     async def on_thread(self, work: Callable[[], _Result]) -> _Result:
         """Run `work` on the maintenance thread, after its current step.
@@ -50,6 +52,16 @@ class MaintenanceThread:
         if self._is_stopped:
             raise ShuttingDownError
         return await self._loop.run_in_executor(self._executor, work)
+
+    async def maintain(self, store: ReplicaStore | ShippedStore) -> None:
+        """Sync derived files, judge the disk, find expired files; log when appends are refused."""
+        await self.on_thread(store.maintain)
+        error = store.engine.retention.refusal()
+        if error is not None and not self._is_full:
+            _log.warning("appends are refused: the disk is full", error=str(error))
+        elif error is None and self._is_full:
+            _log.info("appends go on: the disk has room again")
+        self._is_full = error is not None
 
     async def synced(self, store: ReplicatedStore[Any]) -> None:
         """Have everything written so far synced. Raises SyncFailedError: stop."""

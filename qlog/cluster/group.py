@@ -3,9 +3,7 @@
 Owns the options and the printing; the work is the admin client's.
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ from qlog.broker_groups import warn_away
 from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed, printed
 from qlog.connection import ask, server_option
 from qlog.message_rows import time_text
-from qlog.output import Row, counted
+from qlog.output import Row
 from qlog.parsed import TIME, Parsed, duration_text, parse_duration
 from qlog.watch import EXISTS, Condition, watched_command
 from quorumlog.command_errors import CliError, ExitCode
@@ -84,18 +82,9 @@ async def describe(client: "Client", name: str) -> Printout:
       qlog group describe billing -o json | jq .lag_count
       qlog group describe billing --until lag=0 --timeout 10m
     """
-    from quorumlog.errors import QuorumlogError
-
     described = await client.admin.describe_group(name)
     warn_away(described.away)
-    listed, lines = Counter(queue.topic for queue in described.queues), []
-    for topic in described.topics:
-        with suppress(QuorumlogError):  # As of a topic that was deleted.
-            left = len(await client.queue_offsets(topic)) - listed[topic]
-            if left > 0:
-                text = f"{counted(left, 'queue')} of {topic} without a stored offset"
-                lines.append(f"not listed, and not in lag_count: {text}")
-    return Printout(described, omits_group=True, lines=lines)
+    return Printout(described, omits_group=True)
 
 
 @group.command()

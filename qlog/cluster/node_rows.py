@@ -48,7 +48,8 @@ _RATES = {
 def status_rows(status: "ClusterStatus") -> list[Row]:
     """Return one row a node, by id. A node without an answer has the role `down` and the reason.
 
-    lag_count: entries of the leader that the node does not have.
+    lag_count: entries of the leader that the node does not have. A node that answers and is no
+    member any more has the role `removed`.
     """
     addresses = _addresses(status)
     leaders = {group: leader_of(status, group) for group in groups_of(status)}
@@ -64,6 +65,8 @@ def status_rows(status: "ClusterStatus") -> list[Row]:
         else:
             row = {key: getattr(node, key) for key in STATUS_COLUMNS if hasattr(node, key)}
             row["address"] = addresses.get(node.node_id)
+            if is_removed(node, leader):
+                row["role"] = "removed"
             row["lag_count"] = max(leader.last_index - node.last_index, 0) if leader else None
             row["disk_used_ratio"] = round(node.disk_used_ratio, 4)
             row["loss_from_index"] = node.loss_from_index if node.loss_from_index >= 0 else None
@@ -94,6 +97,12 @@ def is_down(node: object) -> "TypeIs[NodeDown]":
     return isinstance(node, NodeDown)
 
 
+def is_removed(node: "NodeStatus", leader: "NodeStatus | None") -> bool:
+    """Whether the leader of its group does not count a node as a member: its own view is older."""
+    members = [] if leader is None else leader.members
+    return bool(members) and all(one.node_id != node.node_id for one in members)
+
+
 def leader_of(status: "ClusterStatus", group: str) -> "NodeStatus | None":
     """Return the node that leads a group in the newest term; older leaders may still answer."""
     nodes = [node for node in status.nodes if node.broker_group == group]
@@ -113,6 +122,8 @@ def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
         name = f"node {row['node_id']}"
         if row["role"] == "down":
             texts.append(f"{name} does not answer: {row['detail']}")
+            continue
+        if row["role"] == "removed":
             continue
         if row["standing"] == "diverged":
             texts.append(f"{name} has a history that contradicts the leader's: {row['detail']}")

@@ -110,9 +110,7 @@ async def finalize(client: "Client", yes: bool) -> Printout:
 
 
 def _node_rows(cluster: "ClusterStatus") -> list[dict[str, Any]]:
-    addresses = {
-        (row["broker_group"], row["node_id"]): row["address"] for row in status_rows(cluster)
-    }
+    shown = {(row["broker_group"], row["node_id"]): row for row in status_rows(cluster)}
     rows = []
     for node in cluster.nodes:
         row: dict[str, Any] = {
@@ -120,27 +118,27 @@ def _node_rows(cluster: "ClusterStatus") -> list[dict[str, Any]]:
             "broker_group": node.broker_group,
             "node_id": node.node_id,
         }
-        row["address"] = addresses.get((node.broker_group, node.node_id))
-        if is_down(node):
-            row["role"] = "down"
-        else:
-            row |= {"role": node.role, "version": node.version, "level": node.level}
-            row["level_max"] = node.level_max
+        status_row = shown[node.broker_group, node.node_id]
+        row |= {key: status_row[key] for key in ("address", "role")}
+        if not is_down(node):
+            row |= {"version": node.version, "level": node.level, "level_max": node.level_max}
         rows.append(row)
     return rows
 
 
 def _group_row(name: str, nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    own = [row for row in nodes if row["broker_group"] == name]
+    own = [row for row in nodes if row["broker_group"] == name and row["role"] != "removed"]
     up = [row for row in own if row["role"] != "down"]
+    level = max((row["level"] for row in up), default=None)
     level_max = max((row["level_max"] for row in up), default=None)
-    waits_for = [f"node {row['node_id']} to answer" for row in own if row not in up]
+    # A build is no lower than the level that its group works at.
+    away = own if level != level_max or not up else []
+    waits_for = [f"node {row['node_id']} to answer" for row in away if row not in up]
     waits_for += [
         f"node {row['node_id']} to get a build with level {level_max}, it has {row['version']}"
         for row in up
         if row["level_max"] != level_max
     ]
-    level = max((row["level"] for row in up), default=None)
     return {"broker_group": name, "level": level, "level_max": level_max, "waits_for": waits_for}
 
 

@@ -292,7 +292,8 @@ def produce(server: str | None, output: Format, key_separator: str | None, **opt
     JSON of --format jsonl, as `qlog consume -o jsonl` writes it:
       {"body": "text", "body_encoding": "utf-8|base64", "key": "k", "tag": "t",
        "queue_id": 0, "properties": {"a": "b"}}      only body is needed
-    Each line is UTF-8; one with a key twice, or one that no message has, is refused.
+    Each line is UTF-8; one with a key twice, or one that no message has, is
+    refused.
 
     \b
     Keys of -o json:

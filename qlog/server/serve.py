@@ -81,10 +81,10 @@ def _unit(file: str | None, flags: dict[str, Any]) -> str:
     else:
         # systemd has not the variables of this shell.
         settings = load(file, {}, {}).settings
-    for name, path in settings:
+    config = Path(file or _UNIT_CONFIG).absolute()
+    for name, path in (*settings, ("--config", config)):
         if isinstance(path, Path):
             _check_path(name, path)
-    config = Path(file or _UNIT_CONFIG).absolute()
     for path in (Path(sys.executable), Path(__file__).parents[1], config):
         if hidden := _below(_HIDDEN, path):
             remedy = "move it out of /home, /root and /tmp"
@@ -94,8 +94,8 @@ def _unit(file: str | None, flags: dict[str, Any]) -> str:
         .with_name("quorumlog.service")
         .read_text("utf-8")
         .format(
-            python=_word(sys.executable),
-            config=_word(config),
+            python=_word(sys.executable).replace("$", "$$"),
+            config=_word(config).replace("$", "$$"),  # A variable, but in a command alone.
             directory=_word(settings.directory),
             # Behind the limits of the node, which say more of what was wrong.
             watchdog_s=settings.sync_hang_limit_ms // 1000 + 30,
@@ -109,7 +109,13 @@ def _check_path(name: str, path: Path) -> None:
     if not path.is_absolute():
         what = f"{name} {path} is relative, and the node would look for it in /"
         why = "systemd starts it there, and not in the working directory of this shell"
-    elif _below(_HIDDEN, path):
+    elif not str(path).isprintable():
+        what = f"{name} {str(path)!r} has a character that no line of a unit can have"
+        why = "what follows a line break would be a setting of systemd"
+    elif ".." in path.parts:
+        what = f"{name} {path} leads back by `..`"
+        why = "systemd ignores such a path, and the node could not write there"
+    elif name != "--config" and _below(_HIDDEN, path):
         what = f"the unit hides {name} {path} from its node"
         why = "ProtectHome and PrivateTmp keep a node out of homes and temporary files"
     elif name == "directory" and _below(("/run", "/dev"), path):
@@ -128,6 +134,8 @@ def _below(tops: tuple[str, ...], path: Path) -> Path | None:
 
 
 def _word(path: str | Path) -> str:
-    """Return a path as one word of a unit, where % and quotes have a meaning."""
+    """Return a path as one word of a unit, where %, quotes and backslashes have a meaning."""
     text = str(path).replace("%", "%%")
-    return f'"{text}"' if " " in text else text
+    for mark in "\\\"'":
+        text = text.replace(mark, f"\\{mark}")
+    return f'"{text}"' if {*text} & {*" \\;"} else text

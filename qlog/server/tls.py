@@ -61,12 +61,15 @@ def dev(directory: Path, hosts: tuple[str, ...], output: Format) -> int:
             "files of nodes that run would be replaced",
             "name another directory, or move these files away",
         )
+    is_new = not directory.exists()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, hosts = Authority(directory), tuple(dict.fromkeys((*_HOSTS, *hosts)))
     try:
         server, client = authority.files("server", hosts), authority.files("client", ())
     except ValueError as error:
         authority.path.unlink()
+        if is_new:
+            directory.rmdir()
         raise CliError(
             "no certificate can be made for that --host",
             str(error),

@@ -126,7 +126,8 @@ class BrokerGroups:
             if group.name == name:
                 return group
         names = ", ".join(group.name for group in self.known())
-        raise InvalidRequestError(f"no broker group {name!r}; known are {names}")
+        text = f"no broker group {name!r}; known are {names}"
+        raise InvalidRequestError(text, code="client.not_found")
 
     def of_node(self, node_id: int) -> BrokerGroup:
         """Return the group that a node is of; the first one if no group has it."""

@@ -90,8 +90,15 @@ def _late(
 ) -> str:
     tried = f" in {attempts} attempt{'' if attempts == 1 else 's'}" if attempts else ""
     head = ", the last with" if attempts else ":"
-    because = "" if last is None else f"{head} {last.code}"
-    if last is not None and not isinstance(last, DeadlineError):  # That has a shorter time in it.
+    because = ""
+    if last is not None:
         event, _, remedy = last.message.rpartition("; ")
-        because += f": {event or remedy}"
+        text = event or remedy
+        _, is_nested, inner = text.rpartition(", the last with ")
+        if attempts and is_nested:  # A call within this one that ran out of time says why.
+            because = f"{head} {inner}"
+        elif isinstance(last, DeadlineError):  # It has a shorter time in it.
+            because = f"{head} {last.code}"
+        else:
+            because = f"{head} {last.code}: {text}"
     return f"{what} was not done within {timeout_ms:.0f} ms{tried}{because}; {do}"

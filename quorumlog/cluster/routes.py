@@ -149,7 +149,8 @@ class Router:
         address = self.nodes.get(node_id)
         if address is None:
             node_ids = ", ".join(map(str, sorted(self.nodes))) or "none"
-            raise InvalidRequestError(f"no node {node_id}; known are {node_ids}")
+            text = f"no node {node_id}; known are {node_ids}"
+            raise InvalidRequestError(text, code="client.not_found")
         return self.channels.get(address)
 
     def lacks(self, topic: str) -> bool:

@@ -425,7 +425,7 @@ class PullConsumer(Consumption):
             wrong = [queue for queue in queues if queue not in there]
             if wrong:
                 text = f"there is no queue {wrong[0]}; use one of the {len(there)} that there are"
-                raise InvalidRequestError(text)
+                raise InvalidRequestError(text, code="node.unknown_queue")
         self._starts.see(group.name, [self.topic], there)
         queues = [queue for queue in queues if queue not in self._fetchers]
         if len(queues) + len(self._fetchers) > QUEUES_MAX:

@@ -263,7 +263,7 @@ class FileSystem:
             return
         free_bytes, needed_bytes = self.free_bytes(directory)[0], size_bytes + reserve_bytes
         if free_bytes < needed_bytes:
-            raise StoreFullError(directory, needed_bytes, free_bytes)
+            raise StoreFullError(directory, needed_bytes, free_bytes, reserve_bytes=reserve_bytes)
 
     @contextmanager
     def _call(self, point: str, path: str, needed_bytes: int = 0) -> Iterator[None]:

@@ -50,10 +50,13 @@ class DiskState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """The file system of the store: free for this process, and total, see FileSystem.free_bytes."""
+    """The file system of the store: free for this process, and total, see FileSystem.free_bytes.
+
+    `refused_bytes`: what had to be free for the append that was refused last; 0: none was."""
 
     free_bytes: int
     total_bytes: int
+    refused_bytes: int = 0
 
     @property
     def used_ratio(self) -> float:
@@ -107,14 +110,16 @@ class RetentionPolicy:
             reserve_bytes=config.disk_reserve_bytes,
         )
 
-    def needed_free_bytes(self, spare_file_count: int) -> int:
-        """Return how much must be free: meta reserve, and one file unless one is ready (S11)."""
-        return self.reserve_bytes + (0 if spare_file_count else self.file_size_bytes)
+    def needed_free_bytes(self, usage: DiskUsage, spare_file_count: int) -> int:
+        """Return how much must be free: meta reserve, and one file unless one is ready (S11); what
+        an append was refused for, if that is more."""
+        needed = self.reserve_bytes + (0 if spare_file_count else self.file_size_bytes)
+        return max(needed, usage.refused_bytes)
 
     def disk_state(self, usage: DiskUsage, spare_file_count: int = 0) -> DiskState:
         """Judge the disk. `spare_file_count` files are allocated ahead of the log already."""
         if usage.used_ratio >= self.full_ratio or usage.free_bytes < self.needed_free_bytes(
-            spare_file_count
+            usage, spare_file_count
         ):
             return DiskState.FULL
         if self.force_ratio is not None and usage.used_ratio >= self.force_ratio:
@@ -155,7 +160,7 @@ class RetentionPolicy:
             return 0
         allowed = int(usage.total_bytes * self.force_ratio)
         over = usage.total_bytes - usage.free_bytes - allowed + 1
-        return max(over, self.needed_free_bytes(spare_file_count) - usage.free_bytes)
+        return max(over, self.needed_free_bytes(usage, spare_file_count) - usage.free_bytes)
 
 
 def ages_ms(newest_unix_ms: Sequence[int | None], now_unix_ms: int, retention_ms: int) -> list[int]:
@@ -245,32 +250,55 @@ class Retention:
             failed = error
         self._counters.deleted_file_count += deleted
         self._counters.deleted_for_room_count += max(0, deleted - (count - for_room_count))
-        self._judge(DiskUsage(usage.free_bytes + freed_bytes, usage.total_bytes))
+        self.judge(DiskUsage(usage.free_bytes + freed_bytes, usage.total_bytes))
         return RetentionRound(self.state, deleted, freed_bytes, failed)
 
     def plan(self, now_unix_ms: int, usage: DiskUsage) -> ToDelete:
         """Judge the disk, and return which of the oldest files have to go; deletes nothing."""
-        self._judge(usage)
+        self.judge(usage)
         ages = self._ages(self._files())
-        return self.policy.files_to_delete(ages, now_unix_ms, usage, self._spare_file_count())
+        return self.policy.files_to_delete(ages, now_unix_ms, self.usage, self._spare_file_count())
 
     def forget_times(self) -> None:
         """Forget what the files hold: the log was cut or replaced, and others may lie there now."""
         self.newest_times = {}
 
-    def _judge(self, usage: DiskUsage) -> None:
+    def judge(self, usage: DiskUsage) -> None:
+        """Set the state. The disk stays full until there is room for what was refused last."""
+        refused_bytes = self.usage.refused_bytes
+        if usage.free_bytes < refused_bytes:
+            usage = DiskUsage(usage.free_bytes, usage.total_bytes, refused_bytes)
         self.usage = usage
         self.state = self.policy.disk_state(usage, self._spare_file_count())
+
+    def note(self, error: StoreFullError) -> None:
+        """Count the disk as full from now on, as it had no room for an append or its file.
+
+        A quota refuses bytes that are free: this state, which is judged by those, cannot show it.
+        """
+        if self.state is not DiskState.FULL and error.free_bytes < error.needed_bytes:
+            total_bytes = max(self.usage.total_bytes, error.free_bytes)
+            self.judge(DiskUsage(error.free_bytes, total_bytes, error.needed_bytes))
+
+    def refusal(self) -> StoreFullError | None:
+        """Return why appends are refused; None: the disk does not count as full."""
+        if self.state is not DiskState.FULL:
+            return None
+        usage, policy = self.usage, self.policy
+        needed = policy.needed_free_bytes(usage, self._spare_file_count())
+        by_ratio = int(usage.total_bytes * (1 - policy.full_ratio)) + 1
+        reserve = policy.reserve_bytes if needed >= by_ratio else 0
+        return StoreFullError(
+            self._path, max(needed, by_ratio), usage.free_bytes, reserve_bytes=reserve
+        )
 
     def check_writable(self) -> None:
         """Raise StoreFullError while the disk counts as full; nothing was written then.
 
-        The state is that of the last round: it recovers with the next one.
+        The state is that of the last round, or of a refusal since: it recovers with the next round.
         """
-        if self.state is DiskState.FULL:
-            needed = self.policy.needed_free_bytes(self._spare_file_count())
-            by_ratio = int(self.usage.total_bytes * (1 - self.policy.full_ratio)) + 1
-            raise StoreFullError(self._path, max(needed, by_ratio), self.usage.free_bytes)
+        if (error := self.refusal()) is not None:
+            raise error
 
     def _ages(self, files: Sequence[MappedFile]) -> list[FileAge]:
         hi = min(self._log.flushed_position, self._deletable_position())

@@ -26,6 +26,7 @@ from store.errors import (
     DerivedFileError,
     PositionRangeError,
     StoreError,
+    StoreFullError,
     SyncFailedError,
 )
 from store.files.mapped_file import MappedFile
@@ -175,6 +176,8 @@ class ReplicatedStore(Closing, Generic[LogT]):
             self.engine.check_open()
             if not isinstance(error, BusyError):  # It says that the file is being made.
                 self.room_error = error
+            if isinstance(error, StoreFullError):
+                self.engine.retention.note(error)
             return False
         self.room_error = None
         return True
@@ -190,8 +193,9 @@ class ReplicatedStore(Closing, Generic[LogT]):
     # --- Maintenance: on its own thread ---
 
     def _judge_files(self) -> None:
-        """Find out which files have to go, if it is time to."""
+        """Judge the disk, and find out which files have to go, if it is time to."""
         now = time.monotonic_ns() // 1_000_000
+        self.engine.retention.judge(DiskUsage(*self.engine.fs.free_bytes(self.root)))
         # Appends that are refused begin again soon after there is room, and files may come faster
         # than a round of each interval would delete them.
         is_urgent = self.engine.retention.state is DiskState.FULL or self._has_more

@@ -129,7 +129,7 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
     other = run("qlog local start --port 1", code=3)
     assert "made with another --port" in other.stderr
     (root / "mine").touch()
-    run("qlog local purge", code=3)
+    run("qlog local purge", code=2)
     run(f"{hint(other)} --yes")
     assert [path.name for path in root.iterdir()] == ["mine"]
     assert "there is no local cluster" in run("qlog local purge", code=4).stderr

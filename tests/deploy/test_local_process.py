@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,6 +56,24 @@ def test_free_ports_are_free_different_and_not_those_of_outgoing_connections() -
     assert set(free_ports(5, used=ports)).isdisjoint(ports)
     with socket.create_server(("127.0.0.1", ports[0])):
         assert not is_free(ports[0])
+
+
+_AS_A_USER = """
+import os
+from deploy.local_nodes import LocalError, check_free
+
+os.getuid() or os.setuid(65534)
+try:
+    check_free([80], "use another")
+except LocalError as error:
+    print(error.code, error)
+"""
+
+
+def test_a_port_that_a_user_may_not_have_is_not_called_taken() -> None:
+    done = subprocess.run([sys.executable, "-c", _AS_A_USER], capture_output=True, check=True)
+    text = b"local.bad_port this user may not listen on port 80; use a --port from 1024 to 65000\n"
+    assert done.stdout == text
 
 
 def test_concurrent_askers_get_different_ports(

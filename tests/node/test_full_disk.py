@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from node.metrics import STORE
+from node.monitoring.health import Health, Phase
 from store.errors import StoreFullError
 from store.replicated.store import ReplicatedStore
 from tests.node.broker.delay.test_retention import delete_expired, fill, maintenance_of
@@ -64,6 +66,36 @@ async def test_a_full_volume_costs_no_message_that_has_not_expired(tmp_path: Pat
         assert counted(store) == (0, 0)
         await maintenance.stop()
     assert not fatal
+
+
+async def test_a_disk_without_room_for_what_is_to_be_written_is_full_wherever_one_looks(
+    tmp_path: Path,
+) -> None:
+    fatal: list[BaseException] = []
+    async with node_at(tmp_path, flush="sync", disk_reserve_bytes=1 << 20) as node:
+        store, volume = node.log.store, Volume(node.log.store)
+        thread = maintenance_of(node, tmp_path, fatal).steps.thread
+        await thread.maintain(store)
+        own_bytes = sum(file.size_bytes for file in store.log.files.files)
+        volume.others_bytes = TOTAL_BYTES - own_bytes - (1 << 20) - 4096
+        with capture_logs() as lines:
+            with pytest.raises(StoreFullError, match="disk_reserve_bytes"):  # noqa: PT012
+                for number in range(1000):
+                    await node.append(number, number + 1)
+            assert store.stats().gauges.disk_state == "full"
+            health = Health()
+            health.enter(Phase.SERVING)
+            health.watch(node.driver, refusal=store.engine.retention.refusal)
+            assert health.ready().reason.startswith("leads, and refuses appends: ")
+            await thread.maintain(store)
+            volume.others_bytes = 0
+            await thread.maintain(store)
+        await node.append(1000, 1001)
+        assert [line["event"] for line in lines] == [
+            "appends are refused: the disk is full",
+            "appends go on: the disk has room again",
+        ]
+        thread.stop()
 
 
 async def test_deletion_by_size_is_not_called_deletion_for_room(tmp_path: Path) -> None:

@@ -130,6 +130,15 @@ def test_a_second_process_on_the_directory_is_refused(node: SingleNode) -> None:
         assert node.status()["ready"]
 
 
+def test_a_directory_that_cannot_be_made_ends_as_any_start_that_may_be_tried_again(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    done = run_to_end(tmp_path / "file" / "data")
+    assert done.returncode == 75, done.stderr
+    assert '"event": "cannot start"' in done.stderr
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["listen", "listen_framed", "peer_listen", "http_listen"])
 def test_a_port_that_is_taken_is_named(node: SingleNode, tmp_path: Path, name: str) -> None:

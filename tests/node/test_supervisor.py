@@ -1,6 +1,7 @@
 """A real node and the socket of a service manager: what it says when, and the unit it runs by."""
 
 import asyncio
+import json
 import re
 import signal
 import socket
@@ -106,9 +107,11 @@ def unit(*options: str, code: int = 0) -> str:
     return done.stderr if code else done.stdout
 
 
-def test_the_unit_is_what_systemd_takes_and_finds_safe(tmp_path: Path) -> None:
-    path = tmp_path / "quorumlog.service"
-    path.write_text(unit())
+@pytest.mark.parametrize("name", ["", """it's "a" \\ b; 5%m of $HOME"""])
+def test_the_unit_is_what_systemd_takes_and_finds_safe(name: str, tmp_path: Path) -> None:
+    path, config = tmp_path / "quorumlog.service", tmp_path / f"{name}.toml"
+    config.write_text(f"node_id = 1\ndirectory = {json.dumps(f'/srv/{name}')}\n")
+    path.write_text(unit(*["--config", str(config)] if name else []))
 
     def analyze(*words: str) -> str:
         try:
@@ -139,16 +142,30 @@ def test_the_unit_starts_this_program_with_the_settings_of_a_file(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("directory", "code"),
-    [("/home", 2), ("/tmp/data", 2), ("/run/data", 2), ("data", 2), ("", 78)],
+    [
+        ("/var/tmp/q", 2),
+        ("/tmp/data", 2),
+        ("/run/data", 2),
+        ("data", 2),
+        ("/srv/q/../r", 2),
+        ("", 78),
+        ("/srv/a\nExecStartPre=+/bin/sh", 78),
+        ("/", 78),
+        ("/etc", 78),
+        ("/proc/x", 78),
+        ("/var/lib/q/../../../etc", 78),
+    ],
 )
 def test_the_unit_refuses_a_directory_that_its_node_would_not_have(
     directory: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUORUMLOG_DIRECTORY", "/srv/data")  # Of this shell alone.
     config = tmp_path / "own.toml"
-    config.write_text(f"node_id = 1\n{f'directory = {directory!r}' if directory else ''}\n")
+    config.write_text(
+        f"node_id = 1\n{f'directory = {json.dumps(directory)}' if directory else ''}\n"
+    )
     what, why, _ = unit("--config", str(config), code=code).splitlines()
-    assert f"directory {directory}" in what + why
+    assert f"directory {directory if code == 2 else ''}" in what + why
 
 
 def test_the_unit_names_files_that_it_hides() -> None:

@@ -96,7 +96,7 @@ def test_tls_needs_a_certificate_with_its_key(
 
 def test_irreversible_commands_need_a_yes_without_a_terminal() -> None:
     result = CliRunner().invoke(main, ["topic", "delete", "orders", "-s", "127.0.0.1:1"])
-    assert result.exit_code == 3
+    assert result.exit_code == 2
     assert result.stderr.splitlines() == [
         "error: it needs a confirmation: Delete topic orders and all its messages?",
         "  why: stdin is no terminal, and a command that cannot be undone needs --yes there",
@@ -229,6 +229,12 @@ def test_the_shell_gets_completions(words: str, shown: list[str], tmp_path: Path
         check=True,
     )
     assert done.stdout.splitlines() == [f"plain,{name}" for name in shown]
+
+
+def test_a_shell_that_does_not_number_its_words_gets_no_traceback() -> None:
+    environment = {"_QLOG_COMPLETE": "bash_complete", "COMP_WORDS": "qlog to", "COMP_CWORD": "x"}
+    result = CliRunner(env=environment).invoke(main, prog_name="qlog")
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 # `qlog --transport` and its variable.

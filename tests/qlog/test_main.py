@@ -14,12 +14,11 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from node.errors.reference import error_classes
 from qlog import COMMANDS, CliError, ExitCode, LazyGroup, main
 from quorumlog.command_errors import report
-from quorumlog.errors import QuorumlogError
 from quorumlog.local_cluster import CAUSES
 from quorumlog.version import __version__
+from tests.tidy.repository import ROOT
 
 
 class CodedError(Exception):
@@ -215,6 +214,8 @@ def test_an_error_of_a_command_is_three_lines_and_code_3(
             ("topic", "list", "--serverr"),
             "did you mean '--server'? else see qlog topic list --help",
         ),
+        (("send",), "did you mean 'produce' or "),
+        (("local", "up"), "did you mean 'start'? "),
         (("explain", "node.unknown_topik", "-ojsonl"), "did you mean 'node.unknown_topic' or "),
     ],
 )
@@ -241,14 +242,22 @@ def test_an_error_is_one_json_document_with_the_same_words() -> None:
         assert document["code"] == getattr(error, "code", None)
 
 
+def _codes_of_the_sources() -> set[str]:
+    """Return the values of all names `code` and of constants in capitals that are codes."""
+    tops = ("quorumlog", "qlog", "deploy", "node", "store", "raft", "pipeline", "bench")
+    text = "\n".join(
+        path.read_text()
+        for top in (*tops, "chaos-tests/chaos")
+        for path in (ROOT / top).rglob("*.py")
+    )
+    codes = {*re.findall(r'\bcode(?:: [\w\[\]]+)?(?:, \w+)* ?= ?"(\w+\.\w+)"', text), *CAUSES}
+    constants = re.findall(r'^[A-Z_]+(?:: Final)? = "(client\.\w+)"$', text, re.MULTILINE)
+    roots = {f"{layer}.error" for layer in ("ha", "pipeline", "raft", "store")}
+    return {*codes, *constants} - roots
+
+
 def test_explain_has_the_page_of_each_code_and_the_exit_code_of_its_errors() -> None:
-    codes = {kind.code for kind in error_classes()}
-    codes |= {
-        *CAUSES,
-        QuorumlogError.code,
-        *(kind.code for kind in QuorumlogError.__subclasses__()),
-    }
-    for code in codes:
+    for code in _codes_of_the_sources():
         result = CliRunner().invoke(main, ["explain", code, "-o", "json"], prog_name="qlog")
         found = json.loads(result.stdout)
         assert (found["code"], len(found["meaning"]) > 20) == (code, True)
@@ -256,6 +265,10 @@ def test_explain_has_the_page_of_each_code_and_the_exit_code_of_its_errors() -> 
         ("node.unknown_topic", 4),
         ("node.topic_exists", 5),
         ("store.bad_topic", 5),
+        ("client.bad_argument", 2),
+        ("client.bad_frame", 7),
+        ("local.bad_port", 2),
+        ("node.unknown_queue", 4),
         ("client.deadline", 6),
         ("node.timeout", 7),
         ("client.unavailable", 3),

@@ -187,3 +187,16 @@ def test_a_small_number_keeps_three_digits() -> None:
     numbers = {1234.5678: "1,234.568", 0.5: "0.5", 0.01234: "0.0123", 1.2345e-5: "0.0000123"}
     numbers |= {0.0: "0", -0.00098765: "-0.000988", 1e-300: "1e-300"}
     assert {number: cell(number) for number in numbers} == numbers
+
+
+@pytest.mark.parametrize("columns", [1, 3, 5])
+def test_a_terminal_of_hardly_a_column_gets_the_table_of_a_small_one(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = []
+    for width in (columns, 20):
+        screen = terminal_of(width, monkeypatch)
+        rows = [dict.fromkeys("abcdef", SENTENCE) | {"g": number} for number in range(2)]
+        print_rows(rows, Format.TABLE, columns="abcdefg")
+        texts.append(screen.getvalue())
+    assert texts[0] == texts[1] != ""

@@ -1,6 +1,8 @@
 """Clusters for the tests of users: beside modules of their own, without asyncio, and the errors."""
 
+import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog import errors, testing
+from tests.patience import eventually
 
 _TESTS = """
 from quorumlog import sync, testing
@@ -42,6 +45,34 @@ def test_modules_of_a_user_are_not_in_the_way_of_a_cluster(tmp_path: Path) -> No
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert "3 passed" in ended.stdout, ended.stdout + ended.stderr
+
+
+_KILLED = """
+import os, signal
+from quorumlog import testing
+
+with testing.sync_cluster(1) as cluster:
+    cluster.restart(1)
+    print(cluster.directory, cluster.bootstrap.rpartition(":")[2], flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pause()
+"""
+
+
+def test_a_program_that_is_killed_leaves_no_node_and_no_directory(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", _KILLED],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGTERM, ended.stderr
+    directory, port = ended.stdout.split()
+    asyncio.run(eventually(lambda: not Path(directory).exists(), "the directory to go"))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port)))
 
 
 @pytest.mark.long

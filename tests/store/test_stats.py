@@ -43,12 +43,13 @@ def test_warnings_name_each_degraded_part() -> None:
     counters.memory_lock_failed_count = 1
     counters.prepare_failed_count = 2
     counters.pool_empty_count = 3
-    texts = snapshot(counters, StoreGauges(disk_state="full", disk_used_ratio=0.93)).warnings()
+    gauges = StoreGauges(disk_state="full", disk_refusal="the disk is small; lower the reserve")
+    texts = snapshot(counters, gauges).warnings()
     assert [text.split(";")[0] for text in texts] == [
         "1 times memory could not be locked",
         "2 times a file could not be made ahead",
         "3 files got no write buffer",
-        "the disk is 93% used (full)",
+        "appends are refused: the disk is small",
     ]
 
 
@@ -57,7 +58,6 @@ def test_warnings_name_each_degraded_part() -> None:
     [
         (DiskState.WARN, "free space"),
         (DiskState.FORCE, "the oldest files go"),
-        (DiskState.FULL, "appends are refused"),
     ],
 )
 def test_a_warning_says_what_follows_from_how_full_the_disk_is(

@@ -173,7 +173,7 @@ class HaAssembly:
         )
         host.life.callback(self.driver.stop)
         self.driver.add_listener(host.health.refresh)
-        host.health.watch(self.driver, self._problem)
+        host.health.watch(self.driver, self._problem, self.log.store.engine.retention.refusal)
         steps = HaSteps(self.log, self.applied, self.driver)
         self.maintenance = Maintenance(steps, host.fail_stop, host.on_met, host.note_warnings)
         self.memory.driver = self.driver

@@ -25,7 +25,7 @@ class HaSteps:
 
     async def maintain(self) -> None:
         """Sync derived files, judge the disk, find expired files."""
-        await self.thread.on_thread(self._log.store.maintain)
+        await self.thread.maintain(self._log.store)
 
     async def checkpoint(self) -> None:
         """Save the state as of now, if anything was applied since. Durable on return."""

@@ -257,7 +257,7 @@ class RaftAssembly:
         self.memory.driver = self.driver
         self.driver.add_listener(self._on_turn)
         self.driver.add_role_listener(self._on_role)
-        host.health.watch(self.driver, self._problem)
+        host.health.watch(self.driver, self._problem, self.log.store.engine.retention.refusal)
         self.frames.take(*RAFT_FRAMES, by=self.driver.on_raft_frame)
         self.frames.take(*SNAPSHOT_FRAMES, by=self.snapshots.on_frame)
         self.frames.on_refused = self.driver.on_refused

@@ -1,7 +1,7 @@
 """What is said of nodes: rows, rates, problems, and how `qlog top` draws them."""
 
-import dataclasses
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from qlog.cluster.node_rows import (
     with_roles,
 )
 from qlog.cluster.top import duration_text, status_table
+from qlog.cluster.upgrade import _group_row, _node_rows
 from quorumlog.admin.types import ClusterStatus, NodeDown, NodeStatus
 from quorumlog.pb import admin_pb2
 from quorumlog.records.values import of_pb
@@ -38,7 +39,7 @@ def node(node_id: int, **changes: Any) -> NodeStatus:
         pid=1000 + node_id,
         members=[admin_pb2.MemberStatus(node_id=n, address=f"10.0.0.{n}:8081") for n in (1, 2, 3)],
     )
-    return dataclasses.replace(of_pb(NodeStatus, pb, broker_group=""), **changes)
+    return replace(of_pb(NodeStatus, pb, broker_group=""), **changes)
 
 
 def cluster(*nodes: NodeStatus | NodeDown) -> ClusterStatus:
@@ -75,6 +76,22 @@ def test_rows_are_in_order_with_addresses_and_lag() -> None:
     assert (third["role"], third["detail"]) == ("down", "connection refused")
     assert first["loss_from_index"] == 12
     assert set(first) == set(STATUS_COLUMNS)
+
+
+def test_a_removed_node_that_still_runs_is_no_member_and_no_problem() -> None:
+    left = [member for member in node(1).members if member.node_id != 3]
+    leader = node(1, role="leader", members=left, level=1, level_max=1)
+    status = cluster(leader, node(2, level=1, level_max=1), node(3, standing="recovering"))
+    assert [row["role"] for row in status_rows(status)] == ["leader", "follower", "removed"]
+    assert problems(status, status_rows(status)) == []
+
+
+def test_an_upgrade_that_has_ended_waits_for_no_node_that_is_away() -> None:
+    up = [node(1, role="leader", level=1, level_max=1), node(2, level=1, level_max=1)]
+    away = NodeDown(3, "10.0.0.3:8081", "connection refused")
+    for level_max, waits_for in ((1, []), (2, ["node 3 to answer"])):
+        nodes = _node_rows(cluster(*(replace(one, level_max=level_max) for one in up), away))
+        assert _group_row("", nodes)["waits_for"] == waits_for
 
 
 def test_the_newest_of_two_leaders_counts() -> None:

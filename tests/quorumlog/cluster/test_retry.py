@@ -9,7 +9,7 @@ from quorumlog.cluster.retry import (
     Backoff,
     Deadline,
 )
-from quorumlog.errors import DeadlineError, UnavailableError
+from quorumlog.errors import BusyError, DeadlineError, UnavailableError
 
 FAR_MS = 3_600_000
 CLIENTS = 200
@@ -64,3 +64,10 @@ def test_a_call_whose_last_attempt_ran_out_of_time_names_one_time_and_one_remedy
         "it was not done within 9 ms in 3 attempts, the last with node.read_timeout; allow more "
         "time or look at the cluster (qlog cluster status)"
     )
+
+
+def test_a_deadline_within_another_is_told_once() -> None:
+    busy = BusyError("a queue is full; wait", code="node.busy")
+    inner = Deadline(3_000).error_unknown("the append", busy, attempts=2)
+    text = str(Deadline(3_000).error("the call", inner, attempts=2))
+    assert text.count("not done within") == text.count("node.busy: a queue is full") == 1

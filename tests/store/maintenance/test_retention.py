@@ -236,7 +236,7 @@ def test_reserve() -> None:
     assert last_writable - 1 >= rules.file_size_bytes
     small = policy(warn_ratio=0.97, force_ratio=0.98, full_ratio=1.0)
     for spare, needed in ((0, 150), (1, 50)):
-        assert small.needed_free_bytes(spare) == needed
+        assert small.needed_free_bytes(EMPTY_DISK, spare) == needed
         assert small.disk_state(DiskUsage(needed, total), spare) is not DiskState.FULL
         assert small.disk_state(DiskUsage(needed - 1, total), spare) is DiskState.FULL
     # Below the reserve, force deletion makes room for it although all ratios are fine.
@@ -249,7 +249,7 @@ def test_reserve() -> None:
 def test_the_settings_of_the_store_make_the_policy() -> None:
     made = RetentionPolicy.from_config(StoreConfig())
     assert (made.retention_ms, made.file_size_bytes) == (72 * HOUR, 1 << 30)
-    assert made.needed_free_bytes(0) == (1 << 30) + (64 << 20)
+    assert made.needed_free_bytes(EMPTY_DISK, 0) == (1 << 30) + (64 << 20)
     assert (made.warn_ratio, made.force_ratio, made.full_ratio) == (0.75, None, 0.90)
     assert RetentionPolicy.from_config(StoreConfig(delete_when_full=True)).force_ratio == 0.85
 

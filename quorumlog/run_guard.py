@@ -7,9 +7,10 @@ a process, its depth and its language do not matter; the signal that Linux sends
 parent (PR_SET_PDEATHSIG) follows one thread and one generation.
 
 Owns the mark and the guard; must not know the processes that it ends. A cluster that a user starts
-has no mark. Works on Linux only; elsewhere it has no effect. The guard runs this file alone, with
-the standard library, so that it starts fast: `python -I -S run_guard.py PID MARK` watches its
-parent, PID.
+has no mark; one of `quorumlog.testing` has its own. Works on Linux only; elsewhere it has no
+effect. The guard runs this file alone, with the standard library, so that it starts fast:
+`python -I -S run_guard.py PID MARK [DIRECTORY]` watches its parent, PID, and removes the directory
+at the end.
 """
 
 import os
@@ -37,18 +38,30 @@ def guard_this_process() -> None:
     run = os.getpid()
     if sys.platform != "linux" or run in _guards:
         return
-    mark = f"{run}-{secrets.token_hex(8)}"
+    mark = new_mark()
+    _guards[run] = start_guard(mark)
+    os.environ[VARIABLE] = mark
+
+
+def new_mark() -> str:
+    """Return a mark that no other run has: the value of VARIABLE for its processes."""
+    return f"{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def start_guard(mark: str, *directory: str) -> "subprocess.Popen[bytes]":
+    """Have all processes with the mark end with this one, and a directory removed; on Linux only.
+
+    The caller kills the guard once nothing is left to end."""
     # Without the mark of an outer run: its guard would end this one too early.
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    _guards[run] = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, str(run), mark],
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, str(os.getpid()), mark, *directory],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
         env=environment,
     )
-    os.environ[VARIABLE] = mark
 
 
 def _wait_for_end(run: int) -> None:
@@ -93,12 +106,16 @@ def _end_if_marked(pid: int, entry: bytes) -> bool:
         os.close(process)
 
 
-def _main(run: int, mark: str) -> None:
+def _main(run: int, mark: str, *directories: str) -> None:
     # Signals to the run's group or terminal must not reach the guard.
     os.setsid()
     _wait_for_end(run)
     _end_all(mark)
+    for directory in directories:
+        import shutil
+
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]), sys.argv[2])
+    _main(int(sys.argv[1]), *sys.argv[2:])

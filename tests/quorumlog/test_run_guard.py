@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from deploy.local_process import NodeProcess, spawn
-from deploy.run_guard import VARIABLE
 from quorumlog.local_cluster import started_at
+from quorumlog.run_guard import VARIABLE
 from tests.patience import PATIENCE_S
 from tests.tidy.repository import ROOT
 
@@ -32,7 +32,7 @@ TEST_WITH_A_NODE = """
 """To stderr, since a worker of pytest-xdist has no stdout."""
 RUN_WITH_A_THREAD = """
     import subprocess, sys, threading
-    from deploy.run_guard import guard_this_process
+    from quorumlog.run_guard import guard_this_process
 
     guard_this_process()
     guard_this_process()
@@ -133,7 +133,7 @@ def test_a_run_that_ends_by_itself_leaves_nothing_either() -> None:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout of one test, whose other checks do nothing."""
-    for name in ("tests/run", "deploy/run_guard.py"):
+    for name in ("tests/run", "quorumlog/run_guard.py"):
         (tmp_path / name).parent.mkdir()
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "tests" / "test_waits.py").write_text(textwrap.dedent(TEST_THAT_WAITS))
