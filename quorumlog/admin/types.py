@@ -250,8 +250,8 @@ class LagSample:
 
 @dataclass(frozen=True, slots=True)
 class NodeHistory:
-    """The last hour of a node in samples of ten seconds, the oldest first; of the leader the lags of
-    the consumer groups with the most to do as well."""
+    """The last hour of a node in samples of ten seconds, the oldest first; of the leader also the
+    lags of the consumer groups with the most to do."""
 
     samples: tuple[HistorySample, ...]
     lags: dict[str, tuple[LagSample, ...]]
