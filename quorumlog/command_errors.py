@@ -65,11 +65,12 @@ class Explanation:
 
     what: str
     why: str
-    """Several causes are one line each."""
     do: str
     exit_code: ExitCode = ExitCode.FAILED
     code: str = ""
     """Of the error, for `qlog explain`; empty: it has none."""
+    others: tuple[str, ...] = ()
+    """More causes, a line each."""
 
     def __str__(self) -> str:
         return self.folded(None)
@@ -77,9 +78,8 @@ class Explanation:
     def folded(self, width: int | None) -> str:
         """Return the lines, folded at words to at most `width` columns; None: no limit."""
         why = f"{self.why} (code {self.code})" if self.code else self.why
-        first, *others = why.split("\n")
-        rows = [("error: ", self.what), ("  why: ", first)]
-        rows += [(_INDENT, other) for other in others] + [("  do:  ", self.do)]
+        rows = [("error: ", self.what), ("  why: ", why)]
+        rows += [(_INDENT, other) for other in self.others] + [("  do:  ", self.do)]
         lines: list[str] = []
         for head, text in rows:
             line = head + shown(text)
@@ -88,7 +88,7 @@ class Explanation:
 
     def json(self, indent: int | None) -> str:
         """Return it as one document, with the names of the attributes as keys."""
-        document = {"code": None} | {k: v for k, v in asdict(self).items() if v != ""}
+        document = {"code": None} | {k: v for k, v in asdict(self).items() if v not in ("", ())}
         return shown_json(json.dumps(document, indent=indent, ensure_ascii=False))
 
 
@@ -102,9 +102,10 @@ class CliError(Exception):
         do: str,
         exit_code: ExitCode = ExitCode.FAILED,
         code: str = "",
+        others: tuple[str, ...] = (),
     ) -> None:
         super().__init__(what, why, do, exit_code, code)
-        self.explanation = Explanation(what, why, do, exit_code, code)
+        self.explanation = Explanation(what, why, do, exit_code, code, others)
 
     def __str__(self) -> str:
         return str(self.explanation)
