@@ -229,9 +229,9 @@ async def connected(
                 await propose(client, error)
                 raise
     except UnavailableError as error:
-        if error.code == UnavailableError.code:
+        if error.code == UnavailableError.code and not error.cause:
             error.cause = f"no node of {origin} could be reached, or a connection to one broke"
-        if not is_connected and origin in (_OF_LOCAL, _OF_DEFAULT):
+        if not (is_connected or error.remedy) and origin in (_OF_LOCAL, _OF_DEFAULT):
             error.proposal = "start nodes here with 'qlog local start', or "
         raise
 

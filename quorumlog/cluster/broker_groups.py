@@ -168,6 +168,7 @@ class BrokerGroups:
                     unavailable = UnavailableError(f"{what} ({cause}); {remedy}")
                     if isinstance(error, DeadlineError):
                         unavailable = ConnectTimeoutError(f"{what}; allow more time, or {remedy}")
+                    unavailable.cause, unavailable.remedy = error.cause, error.remedy
                     raise unavailable from error
             await backoff.pause()
         await self._survey()

@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import click
 import pytest
@@ -134,6 +136,22 @@ def test_the_local_cluster_is_named_where_no_address_was_given_and_no_node_answe
     do = stderr.splitlines()[-1]
     assert do.endswith("check that nodes run there")
     assert ("start nodes here with 'qlog local start', or check" in do) is (not words)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x09", b""])
+def test_a_port_of_another_protocol_is_called_so(answer: bytes) -> None:
+    def close(other: socketserver.BaseRequestHandler) -> None:
+        other.request.recv(100)
+        other.request.sendall(answer)
+
+    handler = type("Closing", (socketserver.BaseRequestHandler,), {"handle": close})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        words = ["topic", "list", "-s", f"127.0.0.1:{server.server_address[1]}", "--timeout", "1s"]
+        _, why, do = CliRunner().invoke(main, words).stderr.splitlines()
+        server.shutdown()
+    assert "speaks another protocol than gRPC" in why
+    assert do == "  do:  name the port of listen, 8081 unless set"
 
 
 async def test_signals_set_events_one_after_the_other() -> None:
