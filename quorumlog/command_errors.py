@@ -211,10 +211,16 @@ def _explain_usage(error: click.UsageError) -> Explanation:
     do = f"see {error.ctx.command_path} --help"
     is_option = isinstance(error, click.NoSuchOption)
     wrong = re.fullmatch("No such (?:option|command) '?(.+?)'?[.]?", error.message)
+    extra = re.fullmatch(r"Got unexpected extra argument \(([0-9]+)\)", error.message)
+    command = error.ctx.command
+    options = [name for param in command.params for name in param.opts + param.secondary_opts]
     if wrong is not None:
-        command = error.ctx.command
-        options = [name for param in command.params for name in param.opts + param.secondary_opts]
-        do = (nearest(wrong[1], options) if is_option else _near_commands(wrong[1], command)) + do
+        near = nearest(wrong[1], options)
+        if wrong[1] == "--from-beginning" and "--from" in options:  # As Kafka has it.
+            near = _proposal(["--from first"])
+        do = (near if is_option else _near_commands(wrong[1], command)) + do
+    elif extra is not None and "--node" in options:
+        do = _proposal([f"--node {extra[1]}"]) + do
     # Click has its own proposals in the formatted message, of names that are loaded already.
     what = error.message if wrong is not None else " ".join(error.format_message().split())
     return Explanation(what, f"the usage is: {usage}", do, ExitCode.USAGE)

@@ -218,6 +218,12 @@ def test_an_error_of_a_command_is_three_lines_and_code_3(
         ),
         (("send",), "did you mean 'produce' or "),
         (("local", "up"), "did you mean 'start'? "),
+        *(
+            (("local", name, "2"), f"did you mean '--node 2'? else see qlog local {name} --help")
+            for name in ("kill", "stop")
+        ),
+        (("consume", "orders", "--from-beginning"), "did you mean '--from first'? else see "),
+        (("consume", "orders", "--from", "earliest"), "'earliest' is called 'first' here"),
         (("explain", "node.unknown_topik", "-ojsonl"), "did you mean 'node.unknown_topic' or "),
     ],
 )
