@@ -45,6 +45,8 @@ KEY_VARIABLE = "QUORUMLOG_CLIENT_TLS_KEY_FILE"
 """Differs from the names of a node's settings: an exported variable must not change a node."""
 CALL_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 2_000
+_OF_LOCAL = "the cluster of 'qlog local'"
+_OF_DEFAULT = f"the default (no --server, {SERVER_VARIABLE}, context or local cluster)"
 _GC_THRESHOLDS = (20_000, 20, 20)
 
 _Result = TypeVar("_Result")
@@ -123,10 +125,10 @@ def _addresses(server: str | None) -> tuple[str, str]:
         if (context := contexts.chosen()) is not None:
             server, origin = context.server, f"context {contexts.current!r}"
         elif (server := _local_servers()) is not None:
-            origin = "the cluster of 'qlog local'"
+            origin = _OF_LOCAL
         else:
             server = DEFAULT_SERVER
-            origin = f"the default (no --server, {SERVER_VARIABLE}, context or local cluster)"
+            origin = _OF_DEFAULT
     for one in server.split(","):
         if not is_address(one.strip()):
             raise CliError(
@@ -211,6 +213,7 @@ async def connected(
 
     timeout_ms = call_timeout_ms(timeout_ms)
     servers, origin = _addresses(server)
+    is_connected = False
     try:
         async with quorumlog.connect(
             servers,
@@ -219,14 +222,17 @@ async def connected(
             credentials=credentials(server),
             transport=transport(),
         ) as client:
+            is_connected = True
             try:
                 yield client
             except QuorumlogError as error:
                 await propose(client, error)
                 raise
     except UnavailableError as error:
-        if error.code == UnavailableError.code:
+        if error.code == UnavailableError.code and not error.cause:
             error.cause = f"no node of {origin} could be reached, or a connection to one broke"
+        if not (is_connected or error.remedy) and origin in (_OF_LOCAL, _OF_DEFAULT):
+            error.proposal = "start nodes here with 'qlog local start', or "
         raise
 
 

@@ -66,11 +66,12 @@ class Explanation:
 
     what: str
     why: str
-    """Several causes are one line each."""
     do: str
     exit_code: ExitCode = ExitCode.FAILED
     code: str = ""
     """Of the error, for `qlog explain`; empty: it has none."""
+    others: tuple[str, ...] = ()
+    """More causes, a line each."""
 
     def __str__(self) -> str:
         return self.folded(None)
@@ -78,9 +79,8 @@ class Explanation:
     def folded(self, width: int | None) -> str:
         """Return the lines, folded at words to at most `width` columns; None: no limit."""
         why = f"{self.why} (code {self.code})" if self.code else self.why
-        first, *others = why.split("\n")
-        rows = [("error: ", self.what), ("  why: ", first)]
-        rows += [(_INDENT, other) for other in others] + [("  do:  ", self.do)]
+        rows = [("error: ", self.what), ("  why: ", why)]
+        rows += [(_INDENT, other) for other in self.others] + [("  do:  ", self.do)]
         lines: list[str] = []
         for head, text in rows:
             line = head + shown(text)
@@ -89,7 +89,7 @@ class Explanation:
 
     def json(self, indent: int | None) -> str:
         """Return it as one document, with the names of the attributes as keys."""
-        document = {"code": None} | {k: v for k, v in asdict(self).items() if v != ""}
+        document = {"code": None} | {k: v for k, v in asdict(self).items() if v not in ("", ())}
         return shown_json(json.dumps(document, indent=indent, ensure_ascii=False))
 
 
@@ -103,9 +103,10 @@ class CliError(Exception):
         do: str,
         exit_code: ExitCode = ExitCode.FAILED,
         code: str = "",
+        others: tuple[str, ...] = (),
     ) -> None:
         super().__init__(what, why, do, exit_code, code)
-        self.explanation = Explanation(what, why, do, exit_code, code)
+        self.explanation = Explanation(what, why, do, exit_code, code, others)
 
     def __str__(self) -> str:
         return str(self.explanation)
@@ -211,10 +212,16 @@ def _explain_usage(error: click.UsageError) -> Explanation:
     do = f"see {error.ctx.command_path} --help"
     is_option = isinstance(error, click.NoSuchOption)
     wrong = re.fullmatch("No such (?:option|command) '?(.+?)'?[.]?", error.message)
+    extra = re.fullmatch(r"Got unexpected extra argument \(([0-9]+)\)", error.message)
+    command = error.ctx.command
+    options = [name for param in command.params for name in param.opts + param.secondary_opts]
     if wrong is not None:
-        command = error.ctx.command
-        options = [name for param in command.params for name in param.opts + param.secondary_opts]
-        do = (nearest(wrong[1], options) if is_option else _near_commands(wrong[1], command)) + do
+        near = nearest(wrong[1], options)
+        if wrong[1] == "--from-beginning" and "--from" in options:  # As Kafka has it.
+            near = _proposal(["--from first"])
+        do = (near if is_option else _near_commands(wrong[1], command)) + do
+    elif extra is not None and "--node" in options:
+        do = _proposal([f"--node {extra[1]}"]) + do
     # Click has its own proposals in the formatted message, of names that are loaded already.
     what = error.message if wrong is not None else " ".join(error.format_message().split())
     return Explanation(what, f"the usage is: {usage}", do, ExitCode.USAGE)

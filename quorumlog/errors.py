@@ -406,7 +406,11 @@ def from_status(status: str, details: str, address: str) -> QuorumlogError:
     if status == "UNAVAILABLE" and "failed to connect" in details:
         cause = details.rpartition("Failed to connect to remote host: ")[2]
         text = f"{address}: {cause.removeprefix('connect: ')}"
-        return UnavailableError(f"{text}; is the node running?")
+        error = UnavailableError(f"{text}; is the node running?")
+        if "Failed parsing HTTP/2" in details or "Socket closed" in details:
+            error.cause = "what listens there speaks another protocol than gRPC"
+            error.remedy = "name the port of listen, 8081 unless set"
+        return error
     broken = status == "CANCELLED" or "RST_STREAM" in details or "Stream removed" in details
     if status == "UNAVAILABLE" or broken:
         return UnavailableError(f"{text}; is the node running?", outcome=Outcome.UNKNOWN)

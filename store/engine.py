@@ -181,6 +181,7 @@ class Engine(Generic[LogT_co]):
             deletable_position=lambda: self.mark.mark.dispatched_durable_position,
             spare_file_count=self._spare_file_count,
             counters=self.counters,
+            disk=lambda: self.fs.free_bytes(self.root),
         )
 
     def _spare_file_count(self) -> int:

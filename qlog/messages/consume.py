@@ -41,6 +41,7 @@ _COMMIT_INTERVAL_S = 1.0
 _END_POLL_S = 0.1
 _LAST_WRITE_S = 1.0
 _POP_WAIT_S = 20.0
+_OTHER_NAMES = {"earliest": "first", "latest": "end"}  # As Kafka has them.
 
 
 def _position(text: str) -> int | str:
@@ -52,6 +53,8 @@ def _position(text: str) -> int | str:
         return int(text)
     if re.fullmatch("-[1-9][0-9]{0,17}", text):
         return text
+    if text in _OTHER_NAMES:
+        raise ValueError(f"{text!r} is called {_OTHER_NAMES[text]!r} here")
     raise ValueError(f"{text!r} is none of first, end, an offset, @TIME, -COUNT")
 
 

@@ -463,6 +463,7 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
         if option is not None and option != value
     ]
     if differs:
+        steps = ("stop", "purge") if any(map(cluster.is_alive, cluster.node_ids)) else ("purge",)
         raise CliError(
             f"{cluster.directory} holds a cluster that was made with another {differs[0]}",
             f"it has {node_count} nodes in each of {counted(group_count, 'broker group')}, "
@@ -470,7 +471,7 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
             f"replication={cluster.replication}"
             f"{', at RocketMQ ports' if cluster.has_rocketmq else ''}",
             f"start it without {differs[0]}, name another directory with --dir, or delete it with "
-            f"its messages first: {cluster.command('purge')}",
+            f"its messages first: {' && '.join(map(cluster.command, steps))}",
         )
     return cluster
 

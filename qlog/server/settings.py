@@ -39,10 +39,11 @@ def _help(name: str, hidden: bool) -> dict[str, Any]:
 
 def as_cli_error(error: ConfigError) -> CliError:
     """Return the error of a wrong configuration; its cause has a line for every wrong setting."""
-    head, *rest = str(error).splitlines()
+    head, *rest = (line.strip() for line in str(error).splitlines())
     return CliError(
         what=head,
-        why="\n".join(line.strip() for line in rest),
+        why=rest[0] if rest else "",
         do="correct them; docs/configuration.md lists every setting",
         exit_code=ExitCode.USAGE,
+        others=tuple(rest[1:]),
     )

@@ -43,7 +43,6 @@ REFRESH_FIRST_MS: Final = 1_000  # Nodes that were just started learn of each ot
 PROBE_MS: Final = 250
 GONE_AFTER_S: Final = 60.0
 GROUPS_MAX: Final = 32
-_LOOPBACK: Final = ("127.", "localhost:", "[::1]:")
 REFRESHED_TOPICS_MAX: Final = 1_000  # Topics of one group in one question.
 
 
@@ -169,8 +168,7 @@ class BrokerGroups:
                     unavailable = UnavailableError(f"{what} ({cause}); {remedy}")
                     if isinstance(error, DeadlineError):
                         unavailable = ConnectTimeoutError(f"{what}; allow more time, or {remedy}")
-                    if all(one.startswith(_LOOPBACK) for one in self.bootstrap):
-                        unavailable.proposal = "start nodes here with 'qlog local start', or "
+                    unavailable.cause, unavailable.remedy = error.cause, error.remedy
                     raise unavailable from error
             await backoff.pause()
         await self._survey()

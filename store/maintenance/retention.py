@@ -213,12 +213,14 @@ class Retention:
         deletable_position: Callable[[], int],
         spare_file_count: Callable[[], int],
         counters: StoreCounters,
+        disk: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         """Take the log and its files. `newest_unix_ms` is called once for each complete file: its
         newest store timestamp, for which the first one of the next file is good enough.
         `deletable_position`: files that end beyond it are still needed. `path` names the store in
-        StoreFullError.
+        StoreFullError. `disk` returns the free and all bytes of its disk now.
         """
+        self._disk = disk
         self.policy: Final = policy
         self._log, self._files, self._newest_unix_ms = log, files, newest_unix_ms
         self._path = path
@@ -295,8 +297,10 @@ class Retention:
     def check_writable(self) -> None:
         """Raise StoreFullError while the disk counts as full; nothing was written then.
 
-        The state is that of the last round, or of a refusal since: it recovers with the next round.
+        The state is that of the last round, or of a refusal since, which is looked at again.
         """
+        if self.usage.refused_bytes and self._disk is not None:
+            self.judge(DiskUsage(*self._disk()))
         if (error := self.refusal()) is not None:
             raise error
 

@@ -120,6 +120,8 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
         assert stop.strip() == hint(refused)
         monkeypatch.setenv(variable, value)
         run(create)
+        running = run("qlog local start --port 1", code=3)
+        assert hint(running) == "qlog local stop && qlog local purge"
         run(stop)
     finally:
         LocalCluster.open(root).stop(timeout_ms=0)

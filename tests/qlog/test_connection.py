@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import click
 import pytest
@@ -122,16 +124,34 @@ def test_a_no_changes_nothing_and_is_no_interrupt() -> None:
     assert done.stderr.endswith("nothing was changed\n")
 
 
-@pytest.mark.parametrize(
-    ("server", "is_near"), [("127.0.0.1:1", True), ("[::1]:1,localhost:1", True), ("0:1", False)]
-)
-def test_where_no_node_answers_on_this_machine_the_local_cluster_is_named(
-    server: str, is_near: bool
+@pytest.mark.parametrize("words", [(), ("-s", "127.0.0.1:1")])
+def test_the_local_cluster_is_named_where_no_address_was_given_and_no_node_answers(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["topic", "list", "-s", server, "--timeout", "100ms"]
-    do = CliRunner().invoke(main, words).stderr.splitlines()[-1]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (DIRECTORY_VARIABLE, SERVER_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("qlog.connection.DEFAULT_SERVER", "127.0.0.1:1")
+    stderr = CliRunner().invoke(main, ["topic", "list", *words, "--timeout", "100ms"]).stderr
+    do = stderr.splitlines()[-1]
     assert do.endswith("check that nodes run there")
-    assert ("start nodes here with 'qlog local start', or check" in do) is is_near
+    assert ("start nodes here with 'qlog local start', or check" in do) is (not words)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x09", b""])
+def test_a_port_of_another_protocol_is_called_so(answer: bytes) -> None:
+    def close(other: socketserver.BaseRequestHandler) -> None:
+        other.request.recv(100)
+        other.request.sendall(answer)
+
+    handler = type("Closing", (socketserver.BaseRequestHandler,), {"handle": close})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        words = ["topic", "list", "-s", f"127.0.0.1:{server.server_address[1]}", "--timeout", "1s"]
+        _, why, do = CliRunner().invoke(main, words).stderr.splitlines()
+        server.shutdown()
+    assert "speaks another protocol than gRPC" in why
+    assert do == "  do:  name the port of listen, 8081 unless set"
 
 
 async def test_signals_set_events_one_after_the_other() -> None:

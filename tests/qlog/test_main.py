@@ -131,7 +131,8 @@ def test_the_result_of_a_command_is_the_exit_code(body: Callable[[], Any], code:
 def test_lines_of_an_error_fit_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = CliError("it broke", f"{'first word ' * 9}/a{'/b' * 50}\nsecond", "mend it", code="a.b")
+    why = f"{'first word ' * 9}/a{'/b' * 50}"
+    error = CliError("it broke", why, "mend it", code="a.b", others=("second\n",))
     monkeypatch.setenv("COLUMNS", "50")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     report(error)
@@ -141,7 +142,8 @@ def test_lines_of_an_error_fit_the_terminal(
         "       first word first word first word first word",
         "       first word",
         f"       /a{'/b' * 50}",
-        "       second (code a.b)",
+        "       (code a.b)",
+        "       second\\n",
         "  do:  mend it",
     ]
 
@@ -216,6 +218,12 @@ def test_an_error_of_a_command_is_three_lines_and_code_3(
         ),
         (("send",), "did you mean 'produce' or "),
         (("local", "up"), "did you mean 'start'? "),
+        *(
+            (("local", name, "2"), f"did you mean '--node 2'? else see qlog local {name} --help")
+            for name in ("kill", "stop")
+        ),
+        (("consume", "orders", "--from-beginning"), "did you mean '--from first'? else see "),
+        (("consume", "orders", "--from", "earliest"), "'earliest' is called 'first' here"),
         (("explain", "node.unknown_topik", "-ojsonl"), "did you mean 'node.unknown_topic' or "),
     ],
 )
