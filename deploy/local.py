@@ -425,7 +425,9 @@ class LocalCluster:
                     what = f"node {first.node_id}: {what}{rest}"
                     raise LocalError("local.no_room", what, do + _NO_ROOM)
             if progress is not None:
-                progress(f"{ready_count} of {len(states)} nodes are ready")
+                waits = [s for s in states.values() if not s.is_ready][:1]
+                text = "".join(f"; node {s.node_id}: {s.detail or s.state}" for s in waits)
+                progress(f"{ready_count} of {len(states)} nodes are ready" + text)
             if time.monotonic() >= deadline:
                 what = f"after {timeout_ms} ms {ready_count} of {len(states)} nodes are ready"
                 what += "".join(f"; node {n}: {s.detail}" for n, s in states.items() if s.detail)

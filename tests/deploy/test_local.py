@@ -81,6 +81,14 @@ def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
 
         other = leader % 3 + 1
         local(root, "restart", "--node", str(other))
+        cluster, said = LocalCluster.open(root), list[str]()
+        drain = ["cluster", "drain", str(other), "-s", cluster.bootstrap]
+        assert CliRunner().invoke(main, drain).exit_code == 0
+        with pytest.raises(LocalError, match="drains this node"):
+            cluster.wait_ready(500, progress=said.append)
+        assert said[-1] == (
+            f"2 of 3 nodes are ready; node {other}: draining: an operator drains this node"
+        )
         assert local(root, "stop", "--node", str(other)).stdout == "stopped 1 node\n"
         assert local(root, "stop").stdout == "stopped 2 nodes\n"
         for node_id in pids:  # The last one has nobody left to lead in its place.
