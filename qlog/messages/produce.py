@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 
 
 # Deadlines run while messages wait in the buffer: a small one is emptied in seconds.
-_BUFFER_SIZE_BYTES_MAX = 4 << 20
+_PENDING_SIZE_BYTES_MAX = 4 << 20
+_BUFFER_SIZE_BYTES_MAX = 2 * _PENDING_SIZE_BYTES_MAX  # The count of what is pending comes first.
+_MESSAGE_SIZE_BYTES = 128  # Of a message without its body, roughly.
 _TIMEOUT_MS = 30_000
 _DURABILITIES = {
     "quorum_disk": "synced on a quorum",
@@ -100,7 +102,9 @@ class Tally:
     pending: "deque[tuple[Delivery | QuorumlogError, int]]" = field(default_factory=deque)
     """Messages that are not counted yet, in the order of the input, with the size of the body."""
 
+    pending_size_bytes: int = 0
     is_closed: bool = False
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -112,7 +116,15 @@ class Tally:
         if isinstance(delivery, QuorumlogError):
             self.failed.set()
         self.pending.append((delivery, size_bytes))
+        self.pending_size_bytes += size_bytes + _MESSAGE_SIZE_BYTES
         self.arrived.set()
+
+    async def wait_for_room(self) -> None:
+        """Wait until few messages are pending, or one has failed. A wait in the producer would end
+        before the failure is counted, and the rest would have a time-out of its own."""
+        while self.pending_size_bytes >= _PENDING_SIZE_BYTES_MAX and not self.failed.is_set():
+            self.settled.clear()
+            await self.settled.wait()
 
     def close(self) -> None:
         """Note that no more messages will be added."""
@@ -156,6 +168,8 @@ class Tally:
             if self.first_error is None:
                 self.in_order_count += 1
         self.pending.popleft()
+        self.pending_size_bytes -= size_bytes + _MESSAGE_SIZE_BYTES
+        self.settled.set()
 
     def _add_times(self, receipt: "Receipt", stages: "AppendStages") -> None:
         times = {"total": int(receipt.duration_ms * 1000), "leader": receipt.commit_us}
@@ -417,6 +431,10 @@ async def _enqueue(producer: "Producer", tally: Tally, batch: list[InputMessage]
 
     defaults = job.defaults
     for message in batch:
+        if tally.pending_size_bytes >= _PENDING_SIZE_BYTES_MAX:
+            await tally.wait_for_room()
+        if tally.failed.is_set():
+            return
         try:
             delivery = await producer.enqueue(
                 job.topic,

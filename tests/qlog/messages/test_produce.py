@@ -192,6 +192,20 @@ def test_a_failure_is_counted_and_ends_the_reading(qlog: Qlog, tmp_path: Path, t
     assert do.startswith(f"  do:  did you mean '{topic}'")
 
 
+def test_nothing_more_is_taken_once_time_ran_out(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    path = write(tmp_path, (b"x" * 99_999 + b"\n") * 100)
+    paused = [n for n in qlog.nodes.node_ids if n != qlog.nodes.leader_id()]
+    try:
+        for node_id in paused:
+            qlog.nodes.pause(node_id)
+        result = qlog("produce", topic, "--file", path, "--timeout", "2s", "-o", "json", code=7)
+    finally:
+        for node_id in paused:
+            qlog.nodes.resume(node_id)
+        qlog.nodes.wait_ready()
+    assert json.loads(result.stdout)["taken_count"] <= 42
+
+
 def test_a_bad_line_stops_it_after_the_good_ones(qlog: Qlog, tmp_path: Path, topic: str) -> None:
     path = write(tmp_path, b"a=1\nb=2\nbad\n")
     send = ("produce", topic, "--file", path, "--key-separator", "=")
