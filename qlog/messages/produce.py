@@ -120,9 +120,11 @@ class Tally:
         self.arrived.set()
 
     async def wait_for_room(self) -> None:
-        """Wait until few messages are pending, or one has failed. A wait in the producer would end
-        before the failure is counted, and the rest would have a time-out of its own."""
-        while self.pending_size_bytes >= _PENDING_SIZE_BYTES_MAX and not self.failed.is_set():
+        """Wait until half of the room is free, so that messages come in runs, or until one failed.
+
+        A wait in the producer would end before the failure is counted, and the rest would have a
+        time-out of its own."""
+        while self.pending_size_bytes > _PENDING_SIZE_BYTES_MAX // 2 and not self.failed.is_set():
             self.settled.clear()
             await self.settled.wait()
 
