@@ -4,6 +4,7 @@ tier; and an end of all that a killed run had started."""
 
 import gc
 import os
+import tempfile
 from unittest import mock
 
 from hypothesis import HealthCheck, settings
@@ -50,7 +51,10 @@ else:
 
 
 def pytest_configure() -> None:
-    """Let nothing that a test starts outlive the run."""
+    """Let nothing that a test starts outlive the run, and no context of its user change a test."""
+    own = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    os.environ.setdefault("GOENV", os.path.join(own, "go", "env"))  # Go's settings are below it.
+    os.environ["XDG_CONFIG_HOME"] = os.path.join(tempfile.gettempdir(), f"ql-none-{os.getpid()}")
     guard_this_process()
     fork_nodes()
 
