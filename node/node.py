@@ -604,12 +604,11 @@ class Node(NodeParts):
 
     def _history_facts(self) -> Facts:
         broker = self.broker
-        outgoing = broker.outgoing.topics.values()
         return Facts(
             broker.produce.records_total,
             broker.produce.size_bytes_total,
-            sum(count for count, _ in outgoing),
-            sum(size_bytes for _, size_bytes in outgoing),
+            broker.outgoing.record_count,
+            broker.outgoing.size_bytes,
             self.append_times.stages().answered,
             self.replication.store.stats().gauges.disk_used_ratio,
         )

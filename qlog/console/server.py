@@ -40,6 +40,8 @@ CHANGES: Final = (
     Change("/groups/{group}/resend", groups.resend),
 )
 _STOP_S: Final = 2
+_CONNECTION_COUNT_MAX: Final = 200
+"""Above it a browser gets 503: an open page is a connection, and a form is held up to its end."""
 
 
 class _Server(uvicorn.Server):
@@ -75,6 +77,7 @@ async def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        limit_concurrency=_CONNECTION_COUNT_MAX,
         timeout_graceful_shutdown=_STOP_S,
     )
     server = _Server(config)

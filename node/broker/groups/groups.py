@@ -247,7 +247,7 @@ class Groups:
         async with self._context.turn.walk(ROW_SIZE_BYTES * len(names)) as walk:
             for name in names:
                 queues = []
-                for row in [*self._read_rows(name, now_ms)]:
+                for row in [*self.read_rows(name, now_ms)]:
                     await walk.step()
                     queues.append(self._queue(*row))
                 clients = self._members.clients_of(name, now_ms)
@@ -261,7 +261,7 @@ class Groups:
         clients = self._members.clients_of(request.group, self._context.clock_ms())
         if request.group not in self._context.state.groups and not clients:
             raise UnknownGroupError(request.group)
-        rows = [*self._read_rows(request.group, self._context.clock_ms())]
+        rows = [*self.read_rows(request.group, self._context.clock_ms())]
         readers = self._members.reader_of(request.group, self._context.clock_ms())
         queues = []
         async for row in self._context.turn.over(rows):
@@ -298,7 +298,7 @@ class Groups:
             raise GroupNotEmptyError(group, next(iter(clients)))
         self._members.check_settled(group, now_ms)
 
-    def _read_rows(self, group: str, now_ms: int) -> Iterator[tuple[str, int, int | None]]:
+    def read_rows(self, group: str, now_ms: int) -> Iterator[tuple[str, int, int | None]]:
         """Yield the queues that a group reads, each with its stored offset. Without one a group
         that has begun reads a queue from its first message."""
         state = self._context.state

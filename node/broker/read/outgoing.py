@@ -12,11 +12,15 @@ class Outgoing:
 
     def __init__(self, topic_count_max: int) -> None:
         self._topic_count_max = topic_count_max
+        self.record_count = self.size_bytes = 0
+        """Of all topics, deleted ones included: they only grow."""
         self.topics: Final[dict[str, tuple[int, int]]] = {}
         """Topic: records and their bytes."""
 
     def note(self, topic: str, record_count: int, size_bytes: int) -> None:
         """Count records of one read."""
+        self.record_count += record_count
+        self.size_bytes += size_bytes
         topics = self.topics
         if topic not in topics and len(topics) >= self._topic_count_max:
             topics.clear()  # Names of deleted topics have piled up: begin again.

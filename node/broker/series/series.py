@@ -14,8 +14,6 @@ from store.errors import StoreError
 from store.record.topic_names import dead_letter_topic, is_reserved, retry_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from node.broker.broker import Broker
 
 _QUEUE_COUNT_MAX: Final = 16
@@ -55,6 +53,15 @@ class GroupSeries:
     in_flight_counts: ByGroup = field(default_factory=dict)
     transaction_counts: ByGroup = field(default_factory=dict)
     """By producer group."""
+
+
+@dataclass(slots=True)
+class _Lag:
+    """What a group has not consumed of one topic."""
+
+    count: int = 0
+    unread: list[tuple[int, int]] = field(default_factory=list)
+    """Each queue that has some, and the first of them."""
 
 
 class Series:
@@ -119,7 +126,8 @@ class Series:
         for group in work:
             label = group if group in shown else REST
             self._add(series.member_counts, label, len(members.clients_of(group, now_ms)))
-            self._add(series.retry_counts, label, lags.get((group, retry_topic(group)), 0))
+            retries = lags.get((group, retry_topic(group)))
+            self._add(series.retry_counts, label, retries.count if retries else 0)
             lo, hi = context.store.queue_range(dead_letter_topic(group), 0)
             self._add(series.dead_letter_counts, label, hi - lo)
             self._add(series.in_flight_counts, label, 0)
@@ -147,41 +155,42 @@ class Series:
     def _add(counts: ByGroup, label: str, count: int) -> None:
         counts[label] = counts.get(label, 0) + count
 
-    def _lags(self) -> tuple[dict[tuple[str, str], int], dict[str, float]]:
-        """Return how many messages each group is behind by topic, and the work of each group: what
-        it has to do, and did since the last page."""
-        context = self._broker.context
-        lags: dict[tuple[str, str], int] = {}
+    def _lags(self) -> tuple[dict[tuple[str, str], _Lag], dict[str, float]]:
+        """Return how far each group is behind by topic, as `qlog group describe` counts it, and the
+        work of each group: what it has to do, and did since the last page."""
+        broker, context = self._broker, self._broker.context
+        now_ms = context.clock_ms()
+        lags: dict[tuple[str, str], _Lag] = {}
         sums: dict[str, int] = {}
-        for group, topics in context.state.groups.items():
-            total = 0
-            for topic, offsets in topics.items():
-                lag = 0
-                for queue_id, offset in offsets.items():
-                    lo, hi = context.store.queue_range(topic, queue_id)
-                    lag += max(0, hi - max(offset, lo))
-                    total += offset
-                lags[group, topic] = lag
-            sums[group] = total
-        work = dict.fromkeys(self._broker.group_members.groups(context.clock_ms()), 0.0)
-        for group, total in sums.items():
-            work[group] = abs(total - self._offset_sums.get(group, total))
+        work = dict.fromkeys(broker.group_members.groups(now_ms), 0.0)
+        work |= dict.fromkeys(context.state.groups, 0.0)
+        for group in work:
+            sums[group] = 0
+            for topic, queue_id, offset in broker.groups.read_rows(group, now_ms):
+                lo, hi = context.store.queue_range(topic, queue_id)
+                first = lo if offset is None else max(offset, lo)
+                lag = lags.setdefault((group, topic), _Lag())
+                if first < hi:
+                    lag.count += hi - first
+                    lag.unread.append((queue_id, first))
+                sums[group] += offset or 0
+            work[group] = abs(sums[group] - self._offset_sums.get(group, sums[group]))
         for (group, _), lag in lags.items():
-            work[group] += lag
+            work[group] += lag.count
         self._offset_sums = sums
         return lags, work
 
     def _add_lags(
-        self, series: GroupSeries, shown: set[str], lags: dict[tuple[str, str], int]
+        self, series: GroupSeries, shown: set[str], lags: dict[tuple[str, str], _Lag]
     ) -> None:
         """Add lag by group and topic. The groups that are the furthest behind are looked at first,
         so the limit of looks leaves out the ages of those with little lag."""
         now_ms, look_count = self._broker.context.unix_ms(), 0
-        for (group, topic), lag in sorted(lags.items(), key=lambda row: -row[1]):
+        for (group, topic), lag in sorted(lags.items(), key=lambda row: -row[1].count):
             key = (group, topic) if group in shown else (REST, REST)
-            series.lag_counts[key] = series.lag_counts.get(key, 0) + lag
+            series.lag_counts[key] = series.lag_counts.get(key, 0) + lag.count
             oldest_ms = now_ms
-            for queue_id, offset in self._unread(group, topic) if lag else ():
+            for queue_id, offset in lag.unread:
                 if look_count == _LOOK_COUNT_MAX:
                     break
                 look_count += 1
@@ -193,11 +202,3 @@ class Series:
                     oldest_ms = min(oldest_ms, stored_ms)
             age_s = (now_ms - oldest_ms) / 1000
             series.lag_s[key] = max(series.lag_s.get(key, 0.0), age_s)
-
-    def _unread(self, group: str, topic: str) -> "Iterator[tuple[int, int]]":
-        """Yield each queue with messages that a group has not consumed, and the first of them."""
-        context = self._broker.context
-        for queue_id, offset in context.state.groups[group][topic].items():
-            lo, hi = context.store.queue_range(topic, queue_id)
-            if max(offset, lo) < hi:
-                yield queue_id, max(offset, lo)

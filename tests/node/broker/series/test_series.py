@@ -24,6 +24,13 @@ async def test_lag_is_what_a_group_has_not_consumed_and_how_old_it_is(node: Fixt
     groups = series.groups()
     assert groups is not None
     assert (groups.lag_counts, groups.lag_s) == ({("g", "orders"): 0}, {("g", "orders"): 0.0})
+    await node.broker.groups.heartbeat(
+        HeartbeatRequest(group="new", client_id="c", topics=["orders"])
+    )
+    await node.commit("new", ("orders", 0, 10))
+    groups = series.groups()
+    assert groups is not None
+    assert groups.lag_counts["new", "orders"] == 3, "of a queue without a stored offset, too"
     node.driver.lose()
     assert series.groups() is None, "the next leader tells"
 
