@@ -1,6 +1,7 @@
 from quorumlog.pb import common_pb2 as _common_pb2
 from quorumlog.pb import pop_pb2 as _pop_pb2
 from quorumlog.pb import transaction_pb2 as _transaction_pb2
+from quorumlog.pb import users_pb2 as _users_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -10,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Command(_message.Message):
-    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "recreate_topic", "take_delayed", "cancel_delayed", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide", "claim_producer", "put_key_value", "raise_level", "digest_point", "state_digest")
+    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "recreate_topic", "take_delayed", "cancel_delayed", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide", "claim_producer", "put_key_value", "raise_level", "put_user", "delete_user", "put_role", "delete_role", "digest_point", "state_digest")
     class PutTopic(_message.Message):
         __slots__ = ("topic", "queue_count", "permission", "must_be_new", "message_type")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +82,30 @@ class Command(_message.Message):
         LEVEL_FIELD_NUMBER: _ClassVar[int]
         level: int
         def __init__(self, level: _Optional[int] = ...) -> None: ...
+    class PutUser(_message.Message):
+        __slots__ = ("user", "must_be_first")
+        USER_FIELD_NUMBER: _ClassVar[int]
+        MUST_BE_FIRST_FIELD_NUMBER: _ClassVar[int]
+        user: _users_pb2.User
+        must_be_first: bool
+        def __init__(self, user: _Optional[_Union[_users_pb2.User, _Mapping]] = ..., must_be_first: _Optional[bool] = ...) -> None: ...
+    class DeleteUser(_message.Message):
+        __slots__ = ("name",)
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        def __init__(self, name: _Optional[str] = ...) -> None: ...
+    class PutRole(_message.Message):
+        __slots__ = ("name", "rules")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        RULES_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        rules: _containers.RepeatedCompositeFieldContainer[_users_pb2.Rule]
+        def __init__(self, name: _Optional[str] = ..., rules: _Optional[_Iterable[_Union[_users_pb2.Rule, _Mapping]]] = ...) -> None: ...
+    class DeleteRole(_message.Message):
+        __slots__ = ("name",)
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        def __init__(self, name: _Optional[str] = ...) -> None: ...
     class ClaimProducer(_message.Message):
         __slots__ = ("name", "number")
         NAME_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +206,10 @@ class Command(_message.Message):
     CLAIM_PRODUCER_FIELD_NUMBER: _ClassVar[int]
     PUT_KEY_VALUE_FIELD_NUMBER: _ClassVar[int]
     RAISE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    PUT_USER_FIELD_NUMBER: _ClassVar[int]
+    DELETE_USER_FIELD_NUMBER: _ClassVar[int]
+    PUT_ROLE_FIELD_NUMBER: _ClassVar[int]
+    DELETE_ROLE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_POINT_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     put_topic: Command.PutTopic
@@ -203,9 +232,13 @@ class Command(_message.Message):
     claim_producer: Command.ClaimProducer
     put_key_value: Command.PutKeyValue
     raise_level: Command.RaiseLevel
+    put_user: Command.PutUser
+    delete_user: Command.DeleteUser
+    put_role: Command.PutRole
+    delete_role: Command.DeleteRole
     digest_point: DigestPoint
     state_digest: StateDigest
-    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., recreate_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., take_delayed: _Optional[_Union[Command.TakeDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[Command.CancelDelayed, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ..., claim_producer: _Optional[_Union[Command.ClaimProducer, _Mapping]] = ..., put_key_value: _Optional[_Union[Command.PutKeyValue, _Mapping]] = ..., raise_level: _Optional[_Union[Command.RaiseLevel, _Mapping]] = ..., digest_point: _Optional[_Union[DigestPoint, _Mapping]] = ..., state_digest: _Optional[_Union[StateDigest, _Mapping]] = ...) -> None: ...
+    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., recreate_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., take_delayed: _Optional[_Union[Command.TakeDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[Command.CancelDelayed, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ..., claim_producer: _Optional[_Union[Command.ClaimProducer, _Mapping]] = ..., put_key_value: _Optional[_Union[Command.PutKeyValue, _Mapping]] = ..., raise_level: _Optional[_Union[Command.RaiseLevel, _Mapping]] = ..., put_user: _Optional[_Union[Command.PutUser, _Mapping]] = ..., delete_user: _Optional[_Union[Command.DeleteUser, _Mapping]] = ..., put_role: _Optional[_Union[Command.PutRole, _Mapping]] = ..., delete_role: _Optional[_Union[Command.DeleteRole, _Mapping]] = ..., digest_point: _Optional[_Union[DigestPoint, _Mapping]] = ..., state_digest: _Optional[_Union[StateDigest, _Mapping]] = ...) -> None: ...
 
 class DigestPoint(_message.Message):
     __slots__ = ()
