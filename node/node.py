@@ -30,6 +30,8 @@ from node import metrics
 from node.broker import Broker, BrokerIdentity
 from node.broker.core.context import Context
 from node.broker.series.series import Series
+from node.broker.users.calls import UserCalls
+from node.broker.users.first_user import FirstUser
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, open_rocketmq, serves_rocketmq
 from node.config.limits import PortLimits
@@ -69,6 +71,7 @@ from node.rocketmq.remoting.service import OtherNodes, Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts, limits_of
 from node.runtime.background import BackgroundTasks
+from node.runtime.clock import unix_ms
 from node.runtime.fail_stop import FailStop
 from node.runtime.logs.line_budget import left_out
 from node.runtime.logs.rate_limited_log import RateLimitedLog
@@ -76,9 +79,13 @@ from node.runtime.node_file import remove_node_file, write_node_file
 from node.runtime.opening import Opening
 from node.runtime.sync_watch import SyncWatch, WatchedFileSystem
 from node.services.calls import ServedCalls
+from node.services.door import Door
 from node.services.methods import SERVICES, handlers
 from node.services.server import GrpcServer, PortTakenError
 from node.state.append_times import AppendTimes, Stages
+from node.state.tables.users import UsersTable
+from node.users.credentials import node_token
+from node.users.guard import Guard
 from quorumlog.version import __version__
 from raft.messages import NO_NODE
 from store.errors import CorruptionError, DerivedFileError, SyncFailedError
@@ -121,7 +128,12 @@ class Node(NodeParts):
         self._replicate = replicate
         self.fail_stop = fail_stop
         self.health = Health()
-        self.calls: Final = ServedCalls(fail_stop, self.on_met)
+        self.guard: Final = Guard(
+            settings.users, unix_ms, settings.users_box(), node_token(settings.secret())
+        )
+        self._forwarding_token: Final = secrets.token_bytes(FORWARDING_TOKEN_SIZE_BYTES)
+        door = None if settings.users == "off" else Door(self.guard, self._forwarding_token)
+        self.calls: Final = ServedCalls(fail_stop, self.on_met, door)
         self.accounts: Final = Accounts(limits_of(settings.rpc_count_max))
         watched = WatchedFileSystem()
         self.fs: FileSystem = watched
@@ -133,7 +145,6 @@ class Node(NodeParts):
         self.remoting_addresses: tuple[str, ...] = ()
         self.tls_validity: dict[str, Validity] = {}
         self.began_s = time.monotonic()
-        self._forwarding_token: Final = secrets.token_bytes(FORWARDING_TOKEN_SIZE_BYTES)
         self.pages = Pages()
         self.append_times = AppendTimes(settings.slow_append_ms, self._on_slow_append)
         self._slow_log: Final = RateLimitedLog(
@@ -170,7 +181,7 @@ class Node(NodeParts):
         self.grpc = GrpcServer(accounts, limits)
         self.remoting_calls = RemotingCalls(self.calls, accounts)
         self.framed = FramedServer(
-            FramedCalls(self.calls, accounts),
+            FramedCalls(self.calls, accounts, guard=self.guard if self.guard.is_on else None),
             others=self.remoting_calls.conversations(),
         )
         registry = CollectorRegistry()
@@ -426,6 +437,7 @@ class Node(NodeParts):
             on_damage=self.on_met,
         )
         self.broker = Broker(context, self.nameserver.other_groups)
+        self._make_users(context)
         self.scrub = Scrub(
             replication.store.scrubber(),
             settings.scrub_interval_ms,
@@ -437,6 +449,25 @@ class Node(NodeParts):
         self.derived = DerivedCare(
             replication.store, settings.scrub_interval_ms, replication.on_damage, self.fail_stop
         )
+
+    def _make_users(self, context: Context) -> None:
+        """Have the users of the state known to the guard, and the first one made."""
+        settings, guard = self.settings, self.guard
+        own_appends = self.broker.own_appends
+        self.users = UserCalls(context, own_appends, settings.users, guard.box)
+        if settings.users == "off":
+            return
+        self.broker.has_users = guard.is_on
+        first = settings.first_user()
+        if first is not None:
+            self.broker.add_leader_work(FirstUser(context, own_appends, first))
+
+        def look() -> None:
+            guard.look(context.state.table(UsersTable).users)
+
+        look()
+        context.driver.add_listener(look)
+        self.spawn(guard.run())
 
     async def _serve(self) -> None:
         life, link, tls = self.life, self.replication.link, tls_files(self.settings)
@@ -480,7 +511,7 @@ class Node(NodeParts):
         directory = NameServerCalls(self.nameserver)
         diagnosis = Diagnosis(self.settings, self._origins, self.http.metrics_page)
         life.callback(diagnosis.stop)
-        own = handlers(self.calls, self.broker, self.admin, directory, diagnosis)
+        own = handlers(self.calls, self.broker, self.admin, directory, diagnosis, self.users)
         life.push_async_callback(self._end_calls)
         self.framed.calls.open(self.broker)
         await self.remoting.start()

@@ -59,6 +59,7 @@ from quorumlog.transactions.producer import TransactionalOptions, TransactionalP
 
 TIMEOUT_MS: Final = 30_000
 CONNECT_TIMEOUT_MS: Final = 10_000
+TOKEN_LENGTH_MAX: Final = 255
 GROUPS_MAX = 1_000  # Consumer groups whose stored offsets are remembered.
 TIMES_MAX = 16  # Different timeouts of consuming transactions: nodes remember few producers.
 
@@ -107,6 +108,7 @@ class Client:
         client_id: str | None = None,
         credentials: Credentials = None,
         transport: Transport = "auto",
+        token: str = "",
     ) -> None:
         forks.use()
         program_end.watch()
@@ -117,6 +119,8 @@ class Client:
         self._cluster_id = cluster_id
         self._credentials = credentials
         self._transport = transport_of(transport)
+        check_token(token)
+        self._token = token
         self.client_id = client_id or default_client_id()
         self._groups: BrokerGroups | None = None
         self._starting = asyncio.Lock()
@@ -150,7 +154,11 @@ class Client:
             check_polling()
             check_descriptors()
             groups = BrokerGroups(
-                self._bootstrap, self._cluster_id, self._credentials, self._transport
+                self._bootstrap,
+                self._cluster_id,
+                self._credentials,
+                self._transport,
+                self._token,
             )
             try:
                 await groups.connect(Deadline(self._connect_timeout_ms))
@@ -495,6 +503,7 @@ def connect(
     client_id: str | None = None,
     credentials: Credentials = None,
     transport: Transport = "auto",
+    token: str = "",
 ) -> Client:
     """Make a client of the cluster of the nodes at `bootstrap` ("host:port,host:port").
 
@@ -505,6 +514,8 @@ def connect(
     and acknowledgements, heartbeats). "auto": frames where a node has a framed port that can be
     reached, else gRPC. "framed" raises UnimplementedError for a node without one. All other calls
     go over gRPC. Credentials of gRPC, not of ClientTls, serve gRPC only.
+
+    `token` shows which user calls (docs/users.md). Without TLS whoever can read the network has it.
     """
     return Client(
         bootstrap,
@@ -514,7 +525,17 @@ def connect(
         client_id=client_id,
         credentials=credentials,
         transport=transport,
+        token=token,
     )
+
+
+def check_token(token: str) -> None:
+    """Raise InvalidRequestError for a token that no header can hold."""
+    if len(token) > TOKEN_LENGTH_MAX or not all("!" <= character <= "~" for character in token):
+        raise InvalidRequestError(
+            f"token has {len(token)} characters, or a space or a line break among them; use the "
+            f"one line that 'qlog user' wrote"
+        )
 
 
 def default_client_id() -> str:

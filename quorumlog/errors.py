@@ -107,7 +107,8 @@ class TopicExistsError(QuorumlogError):
 
 
 class PermissionDeniedError(QuorumlogError):
-    """The topic's permission, or the node's authorisation, forbids the call."""
+    """The topic's permission, or the rights of the user, forbid the call; or the caller showed no
+    credential of a user (`node.unauthenticated`)."""
 
     code = "node.permission_denied"
 
@@ -314,11 +315,11 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
     word: family
     for family, words in {
         NotLeaderError: "not_leader not_master transferring draining read_failed",
-        BusyError: "busy not_ready pop_conflict",
+        BusyError: "busy not_ready pop_conflict rate_limited",
         UnknownTopicError: "unknown_topic",
         TopicExistsError: "topic_exists",
         PermissionDeniedError: (
-            "unauthenticated permission_denied reserved_topic topic_not_writable "
+            "unauthenticated forbidden permission_denied reserved_topic topic_not_writable "
             "topic_not_readable group_disabled topic_forbidden"
         ),
         WrongClusterError: "wrong_cluster",
@@ -333,9 +334,9 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
         DelayedGoneError: "delayed_gone",
         NotFoundError: (
             "message_not_found unknown_transaction unknown_queue unknown_group unknown_member "
-            "value_not_found no_such_offset"
+            "value_not_found no_such_offset unknown_user unknown_role"
         ),
-        ConflictError: "conflict",
+        ConflictError: "conflict user_exists user_changed credential_taken role_in_use",
         ClientIdInUseError: "client_id_in_use",
         GroupKindError: "group_kind group_orderly",
         GroupNotEmptyError: "group_not_empty",

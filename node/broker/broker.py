@@ -7,6 +7,7 @@ method here concerns several parts. Errors are those of `node`, `store` or `raft
 
 from collections.abc import AsyncIterator, Set
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from node.broker.append.incarnations import Incarnations
@@ -31,6 +32,9 @@ from node.broker.topics.config_files import ConfigFiles
 from node.broker.topics.topics import Topics
 from node.broker.transactions import TransactionCalls
 from node.broker.transactions.consumed import OffsetsUnderWay
+from node.errors.common import NodeError
+from node.users.calling import Calling, calling
+from node.users.needs import append_needs
 from quorumlog.pb.log_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -44,6 +48,8 @@ from quorumlog.pb.log_pb2 import (
 )
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index, NodeId
+from store.errors import StoreError
+from store.record.edit import layouts
 from store.record.stamp import QueueKey
 
 if TYPE_CHECKING:
@@ -74,6 +80,8 @@ class Broker:
         self.own_appends = OwnAppends(context)
         self._was_ready = False
         self.other_groups = other_groups
+        self.has_users = False
+        """Whether appends are made in the name of users."""
         self.incarnations: Final = Incarnations(context, self.own_appends)
         self.produce = Produce(context, self.incarnations.check)
         self.outgoing: Final = Outgoing(context.limits.topic_count_max)
@@ -127,16 +135,24 @@ class Broker:
         `records`: the encoded records, where they came beside the request and not in it. The
         future resolves with the receipt, or fails; nothing is raised here.
         """
+        caller = calling() if self.has_users else None
         if request.has_delayed:
             feature = self.delay.append
         elif request.HasField("transaction"):
             feature = self.transactions.append
         elif request.HasField("consumed"):
             feature = self.consumed.append
-        else:
+        elif caller is None:
             return self.produce.append(request, records=records)
+        else:
+            feature = partial(self.produce.append, calling=caller)
         if records is not None:
             request.records = records  # A feature reads them there.
+        if caller is not None:
+            try:
+                _check_rights(caller, request, is_plain=isinstance(feature, partial))
+            except (NodeError, StoreError) as error:
+                return self.produce.refuse(error)
         return feature(request)
 
     async def pull(self, request: PullRequest) -> PullResponse:
@@ -229,3 +245,14 @@ class Broker:
         self.consumed.end()
         for work in self._leader_works:
             work.end()
+
+
+def _check_rights(calling: Calling, request: AppendRequest, *, is_plain: bool) -> None:
+    """Raise ForbiddenError or UnauthenticatedError unless an append may be made. The topics of a
+    plain one are checked by `Produce`; a feature puts its records into others first."""
+    for need in append_needs(request):
+        calling.require(need)
+    if not is_plain:
+        records = request.records
+        topics = {records[layout.topic_at : layout.topic_hi] for layout in layouts(records)}
+        calling.publish((topic, 0) for topic in topics)

@@ -4,7 +4,7 @@ Owns the rules; the type of a setting checks its value alone. All conflicts are 
 that an operator corrects a file in one go.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -48,8 +48,11 @@ _PEM: Final = {
     "tls_key_file": PRIVATE_KEY,
     "tls_ca_file": CERTIFICATE,
 }
-_FILES: Final = ("secret_file", "nameserver_secret_file", *_PEM, "rocketmq_keys_file")
-_SECRETS: Final = ("secret_file", "nameserver_secret_file", "tls_key_file", "rocketmq_keys_file")
+_SECRETS: Final = (
+    *("secret_file", "nameserver_secret_file", "tls_key_file"),
+    *("rocketmq_keys_file", "users_key_file"),
+)
+_FILES: Final = (*_SECRETS, "users_file", "tls_certificate_file", "tls_ca_file")
 
 
 class Conflict(NamedTuple):
@@ -224,6 +227,24 @@ def _security_conflicts(settings: Settings) -> Iterator[Conflict]:
             settings.rocketmq_keys()
         except UserFileError as error:
             yield Conflict(("rocketmq_keys_file",), error.what, error.do)
+    yield from _user_conflicts(settings, faults.keys())
+
+
+def _user_conflicts(settings: Settings, faults: Collection[str]) -> Iterator[Conflict]:
+    if settings.users != "off" and settings.users_file is None:
+        what = "without a first user no caller would be one"
+        do = "write the file of one with 'qlog user init FILE', and set users_file = FILE"
+        yield Conflict(("users", "users_file"), what, do)
+    reads: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("users_file", settings.first_user),
+        ("users_key_file", settings.users_box),
+    )
+    for name, read in reads:
+        if name not in faults:
+            try:
+                read()
+            except UserFileError as error:
+                yield Conflict((name,), error.what, error.do)
 
 
 def _rocketmq_conflicts(settings: Settings) -> Iterator[Conflict]:

@@ -9,6 +9,7 @@ module that uses it.
 """
 
 import codecs
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -31,6 +32,9 @@ from node.config.types import (
     SizeBytes,
     is_loopback,
 )
+from node.config.users import read_first_user, read_users_key
+from node.users.credentials import SecretBox
+from quorumlog.pb.users_pb2 import User
 from quorumlog.user_files import read_keys, read_user_file
 from raft.config import RaftConfig
 from store.config import GIB, MIB, StoreConfig
@@ -385,6 +389,23 @@ class Settings(BaseModel):
         False, "Demand a certificate signed by `tls_ca_file` from clients, too."
     )
 
+    users: Literal["off", "prepare", "on"] = _setting(
+        "off",
+        "Whether every call needs a user with the right to it (docs/users.md). `prepare`: only the "
+        "calls about users are checked, so that users and their clients can be set up before.",
+    )
+    users_file: Path | None = _setting(
+        None,
+        "The first user of the cluster, as `qlog user init` writes it. It counts as long as the "
+        "cluster never had a user.",
+    )
+    users_key_file: Path | None = _setting(
+        None,
+        "Key that seals the secrets of access keys in the log, 64 hexadecimal digits, the "
+        "same at all nodes. None: that of the environment, QUORUMLOG_USERS_KEY; without one there "
+        "are no access keys.",
+    )
+
     rocketmq_keys_file: Path | None = _setting(
         None,
         "Access keys that clients of the RocketMQ protocol must sign with, one `key secret` a line."
@@ -484,6 +505,16 @@ class Settings(BaseModel):
         it do not count."""
         file = self.secret_file
         return b"" if file is None else read_user_file(file).removeprefix(codecs.BOM_UTF8).strip()
+
+    def first_user(self) -> User | None:
+        """Read the first user of the cluster; None: there is no file. Raises UserFileError."""
+        return None if self.users_file is None else read_first_user(self.users_file)
+
+    def users_box(self) -> SecretBox | None:
+        """Return what seals the secrets of access keys; None: there is no key. Raises
+        UserFileError."""
+        key = read_users_key(self.users_key_file, os.environ)
+        return None if key is None else SecretBox(key)
 
     def rocketmq_keys(self) -> dict[str, str]:
         """Read the access keys and their secrets; none if there is no file. Raises

@@ -9,7 +9,7 @@ they arrive, so appends enter the log in that order.
 
 import asyncio
 import struct
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sized
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sized
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -29,6 +29,7 @@ from node.errors.common import (
 )
 from node.errors.requests import ResponsesWaitError, UnimplementedError
 from node.errors.translation import to_pb
+from node.errors.users import UnauthenticatedError
 from node.framed.connection import WINDOW, FramedConnection
 from node.framed.frames import FrameFault, Reason
 from node.framed.header import (
@@ -44,6 +45,9 @@ from node.framed.limits import FramedLimits
 from node.runtime.accounts import Accounts, Kind, Lease
 from node.runtime.message_bounds import SMALL_SIZE_BYTES, request_of
 from node.services.calls import ServedCalls
+from node.users.calling import set_calling
+from node.users.guard import Caller, Guard
+from node.users.needs import NEEDS
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, HeartbeatRequest
 from quorumlog.pb.log_pb2 import (
     AppendRequest,
@@ -54,6 +58,7 @@ from quorumlog.pb.log_pb2 import (
     TailRequest,
 )
 from quorumlog.pb.pop_pb2 import AckRequest, ReceiveRequest, ReceiveResponse
+from quorumlog.pb.users_pb2 import AuthenticateRequest, WhoAmIResponse
 from raft.messages import NO_TERM
 
 _APPEND: Final = int(Method.APPEND)
@@ -63,6 +68,22 @@ _NAMES: Final[Mapping[int, str]] = {
 }
 """Names of the methods in metrics, beside those of gRPC."""
 _UNKNOWN_NAME: Final = "Framed/unknown"
+_SERVICE_METHODS: Final[Mapping[int, str]] = {
+    Method.PULL: "LogService/Pull",
+    Method.TAIL: "LogService/Tail",
+    Method.COMMIT_OFFSETS: "ConsumerService/CommitOffsets",
+    Method.FETCH_OFFSETS: "ConsumerService/FetchOffsets",
+    Method.ACK: "PopService/Ack",
+    Method.HEARTBEAT: "ConsumerService/Heartbeat",
+    Method.ROUTE: "LogService/Route",
+    Method.RECEIVE: "PopService/Receive",
+}
+"""The method of a service that has the same needs, by number."""
+_OTHER_REQUESTS: Final[Mapping[int, type[Message]]] = {
+    Method.TAIL: TailRequest,
+    Method.AUTHENTICATE: AuthenticateRequest,
+}
+"""Of the methods that concern the connection itself."""
 _SMALL_HEADER_SIZE_BYTES: Final = 4 << 10
 """Headers up to this size are not charged: calls under way are limited in number."""
 _unpack: Final = HEADER.unpack_from
@@ -133,11 +154,16 @@ class FramedCalls:
     methods: Mapping[int, FramedMethod]
 
     def __init__(
-        self, served: ServedCalls, accounts: Accounts, limits: FramedLimits | None = None
+        self,
+        served: ServedCalls,
+        accounts: Accounts,
+        limits: FramedLimits | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """Answer every call with NotReadyError until `open`. `served` counts calls and failures;
-        `accounts` bound what callers hold."""
+        `accounts` bound what callers hold, and `guard` what users may do; None: users are off."""
         self.served: Final = served
+        self.guard: Final = guard
         self.accounts: Final = accounts
         self.limits: Final = limits or FramedLimits()
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
@@ -160,6 +186,7 @@ class CallConversation:
 
     __slots__ = (
         "_append_count",
+        "_caller",
         "_connection",
         "_is_window_full",
         "_lease",
@@ -176,6 +203,8 @@ class CallConversation:
         self._window_count_max = shared.limits.window_count_max
         self._window_size_bytes_max = shared.limits.window_size_bytes_max
         self._lease = Lease(connection.account)
+        self._caller: Caller | None = None
+        """Who calls; None: users are off, or there was no call yet."""
         self._under_way: dict[int, asyncio.Future[Any]] = {}
         """Calls that want an answer, by opaque. A cancelled call is out of it at once."""
         self._append_count = 0
@@ -217,10 +246,18 @@ class CallConversation:
                 self._let_go(size_bytes)
                 self._fail_at_once(method, opaque, error)
                 return
+        guard = self._shared.guard
+        if guard is not None and self._caller is None:
+            self._set_caller(guard.by_certificate(self._connection.certificate_names()))
         if method == _APPEND:
             self._append(opaque, timeout_ms, header, body, size_bytes)
         else:
             self._call(method, opaque, timeout_ms, header, body, size_bytes)
+
+    def _set_caller(self, caller: Caller) -> None:
+        """Have all calls of this connection made in the name of a caller from now on."""
+        self._caller = caller
+        self._connection.account.context.run(set_calling, caller)
 
     def _cancel(self, flags: int, reserved: int, opaque: int, size_bytes: int) -> None:
         if reserved:
@@ -264,7 +301,8 @@ class CallConversation:
         try:
             # The broker asks whose these are.
             if (
-                request.has_delayed
+                self._caller is not None
+                or request.has_delayed
                 or request.transaction.producer_group
                 or request.consumed.group
                 or shared.parked_appends
@@ -336,11 +374,11 @@ class CallConversation:
     ) -> None:
         method = self._shared.methods.get(number)
         try:
-            if method is None and number != Method.TAIL:
+            if method is None and number not in (Method.TAIL, Method.AUTHENTICATE):
                 raise UnimplementedError(number)
             if body:
                 raise BadRequestError("body", "none with this method", f"{len(body)} bytes")
-            kind: Any = TailRequest if method is None else method.request
+            kind: Any = _OTHER_REQUESTS[number] if method is None else method.request
             request = request_of(kind, header[HEADER_SIZE_BYTES:])
         except NodeError as error:
             self._let_go(size_bytes)
@@ -357,12 +395,16 @@ class CallConversation:
         self, method: FramedMethod | None, number: int, opaque: int, request: Any, timeout_ms: int
     ) -> None:
         try:
-            if method is None:
-                work: Awaitable[Answer] = self._tail(opaque, request, timeout_ms)
+            if number == Method.AUTHENTICATE:
+                work: Awaitable[Answer] = self._authenticate(request)
+            elif method is None:
+                work = self._tail(opaque, request, timeout_ms)
             else:
                 work = self._answer_of(method, request)
                 if timeout_ms:
                     work = within(work, timeout_ms, partial(method.late, timeout_ms))
+            if self._caller is not None and number != Method.AUTHENTICATE:
+                work = self._checked(self._caller, number, request, work)
             response, records = await work
         except Exception as error:  # noqa: BLE001 - the client gets every error.
             if self._is_wanted(opaque):
@@ -370,6 +412,35 @@ class CallConversation:
         else:
             if self._is_wanted(opaque):
                 self._answer(number, opaque, response, records)
+
+    async def _checked(
+        self, caller: Caller, number: int, request: Any, work: Awaitable[Answer]
+    ) -> Answer:
+        """Do the work of a call if its caller may have it done, and as long as it may."""
+        name = _SERVICE_METHODS[number]
+        try:
+            with caller.guard.serving(caller, name, NEEDS[name], request):
+                return await work
+        finally:
+            if isinstance(work, Coroutine):
+                work.close()  # If it was refused, it has not begun.
+
+    async def _authenticate(self, request: AuthenticateRequest) -> Answer:
+        """Take the connection for one of the user that has a token. Raises UnauthenticatedError,
+        after which it is that of a caller that is no user."""
+        guard = self._shared.guard
+        if guard is None:
+            return WhoAmIResponse(mode="off"), NO_BODY
+        self._caller = caller = guard.by_token(request.token)
+        set_calling(caller)  # This task runs in the context of all calls of the connection.
+        if not caller.is_node:
+            try:
+                roles = caller.rights.user.roles
+            except UnauthenticatedError as error:
+                guard.refuse(caller, "Framed/authenticate", error)
+                raise
+            return WhoAmIResponse(name=caller.name, roles=roles, mode=guard.mode), NO_BODY
+        return WhoAmIResponse(mode=guard.mode), NO_BODY
 
     async def _answer_of(self, method: FramedMethod, request: Message) -> Answer:
         """Carry a call out in its turn, once the client takes its answers: many at once cost much,

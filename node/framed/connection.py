@@ -24,6 +24,7 @@ from node.runtime.busiest import of_busiest
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.turn import SLICE_S
 from node.services.bounds.look_timer import LookTimer
+from node.users.credentials import names_of_certificate
 
 WINDOW: Final = 1
 """The node does not read: too much of what this client asked for is under way."""
@@ -158,6 +159,13 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Whether what comes and goes is encrypted; false before the connection is made."""
         transport = self._transport
         return transport is not None and transport.get_extra_info("ssl_object") is not None
+
+    def certificate_names(self) -> list[str]:
+        """Return the names of the client certificate, as credentials of users have them; empty:
+        none was shown."""
+        transport = self._transport
+        certificate = None if transport is None else transport.get_extra_info("peercert")
+        return [] if not certificate else names_of_certificate(certificate)
 
     @property
     def write_buffer_size_bytes(self) -> int:

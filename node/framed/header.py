@@ -42,6 +42,7 @@ class Method(IntEnum):
     HEARTBEAT = 7
     ROUTE = 8
     RECEIVE = 9
+    AUTHENTICATE = 10
 
 
 def encode_response(

@@ -23,6 +23,8 @@ from node.errors.common import BadRequestError
 from node.errors.translation import ERROR_TRAILER, describe, to_pb
 from node.runtime.message_bounds import request_of
 from node.runtime.turn import Turn
+from node.services.door import Door
+from node.users.needs import NEEDS
 from store.errors import CorruptionError, DerivedFileError, SyncFailedError
 
 DETAILS_LENGTH_MAX: Final = 1_024
@@ -33,6 +35,8 @@ ServerStream = Callable[[Any], AsyncIterator[Any]]
 BothStreams = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
 Method = Unary | ServerStream | BothStreams
 Fatal = Callable[[BaseException], None]
+Checked = Callable[[Any, Any], Any] | None
+"""A method behind a door, which also gets the context of the call; None: it is not checked."""
 ServicerContext: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _APPEND: Final = "LogService/Append"
@@ -60,9 +64,12 @@ class ServedCalls:
         self,
         on_fatal: Fatal,
         on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _error: None,
+        door: Door | None = None,
     ) -> None:
         """Make handlers with these hooks. `on_fatal` gets an error after which the process must
-        end; it normally never returns. `on_damage` gets the error of a read that met damage."""
+        end; it normally never returns. `on_damage` gets the error of a read that met damage.
+        `door` knows the users that call; None: users are off."""
+        self._door = door
         self.counters: Final = CallCounters()
         self.turn: Final = Turn()
         """Taken by each call but an append: however many come at once, others have the loop."""
@@ -82,20 +89,26 @@ class ServedCalls:
 
     def _method(self, method: MethodDescriptor, function: Any) -> grpc.RpcMethodHandler:
         name = f"{method.containing_service.name}/{method.name}"
+        needs = NEEDS[name]  # A method that the table of rights does not have ends the start.
+        door = self._door
+        checked: Any = None
+        if door is not None and door.guard.is_checked(name, needs):
+            has_stream = method.client_streaming or method.server_streaming
+            checked = (door.stream if has_stream else door.unary)(name, needs, function)
         serialize = GetMessageClass(method.output_type).SerializeToString
         parse: _Parser = partial(request_of, GetMessageClass(method.input_type))
         if method.client_streaming:
             assert method.server_streaming, f"{name} streams only requests"
-            call = self._stream(name, partial(_parsed, parse=parse), function)
+            call = self._stream(name, partial(_parsed, parse=parse), function, checked)
             return grpc.stream_stream_rpc_method_handler(call, None, serialize)
         if method.server_streaming:
-            call = self._stream(name, parse, function)
+            call = self._stream(name, parse, function, checked)
             return grpc.unary_stream_rpc_method_handler(call, None, serialize)
         return grpc.unary_unary_rpc_method_handler(
-            self._unary(name, parse, function), None, serialize
+            self._unary(name, parse, function, checked), None, serialize
         )
 
-    def _unary(self, name: str, parse: "_Parser", function: Unary) -> Any:
+    def _unary(self, name: str, parse: "_Parser", function: Unary, checked: Checked) -> Any:
         begun, ended = self.counters.begun, self.counters.ended
         turn = None if name == _APPEND else self.turn
 
@@ -104,6 +117,8 @@ class ServedCalls:
             try:
                 if turn is not None:
                     await turn.next()
+                if checked is not None:
+                    return await checked(parse(data), context)
                 return await function(parse(data))
             except Exception as error:  # noqa: BLE001 - the client gets every error.
                 await self._abort(name, error, context)
@@ -113,7 +128,11 @@ class ServedCalls:
         return call
 
     def _stream(
-        self, name: str, parse: Callable[[Any], Any], function: ServerStream | BothStreams
+        self,
+        name: str,
+        parse: Callable[[Any], Any],
+        function: ServerStream | BothStreams,
+        checked: Checked,
     ) -> Any:
         """Wrap a method that streams responses; `parse` makes its argument of what gRPC passes."""
 
@@ -121,7 +140,9 @@ class ServedCalls:
             self.counters.begun[name] += 1
             try:
                 await self.turn.next()
-                async for response in function(parse(given)):
+                given = parse(given)
+                responses = function(given) if checked is None else checked(given, context)
+                async for response in responses:
                     yield response
             except Exception as error:  # noqa: BLE001 - the client gets every error.
                 await self._abort(name, error, context)

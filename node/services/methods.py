@@ -26,6 +26,7 @@ from quorumlog.pb import (
     pop_pb2,
     retry_pb2,
     transaction_pb2,
+    users_pb2,
 )
 
 _CAPITAL: Final = re.compile(r"(?<!^)(?=[A-Z])")
@@ -33,6 +34,7 @@ _APPEND_STREAM = "LogService/AppendStream"
 _MODULES: Final = (
     *(log_pb2, consumer_pb2, admin_pb2, retry_pb2, transaction_pb2, lookup_pb2, pop_pb2, delay_pb2),
     nameserver_pb2,
+    users_pb2,
 )
 _BY_NAME: Final[dict[str, ServiceDescriptor]] = {
     name: service
@@ -48,10 +50,11 @@ def handlers(
     broker: Broker,
     admin: object,
     nameserver: NameServerCalls,
-    diagnosis: object = None,
+    diagnosis: object,
+    users: object,
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
     """Return the gRPC handler of each service; `admin` and `diagnosis` have the calls of
-    AdminService that belong to the node, not to its broker."""
+    AdminService that belong to the node, not to its broker; `users` has those of UserService."""
 
     def append_stream(requests: AsyncIterator[Any]) -> AsyncIterator[log_pb2.AppendResponse]:
         stream = AppendStream(
@@ -70,6 +73,7 @@ def handlers(
         "DelayService": (broker.delay,),
         "TransactionService": (broker.transactions, broker.consumed),
         "LookupService": (broker.lookup,),
+        "UserService": (users,),
     }
     own: dict[str, dict[str, Method]] = {"LogService": {"AppendStream": append_stream}}
     generic_handlers = {

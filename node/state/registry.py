@@ -20,6 +20,7 @@ from node.state.tables.pop import PopTable
 from node.state.tables.table import NOTHING, Table, TableImage
 from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.transactions import TransactionsTable
+from node.state.tables.users import UsersTable
 from quorumlog.foreign_json import read_json
 
 _ANY_LIMITS: Final = Limits()
@@ -41,6 +42,7 @@ TABLES: Final[tuple[type[Table], ...]] = (
     KeyValuesTable,
     MovedOffsetsTable,
     LevelTable,
+    UsersTable,
 )
 
 

@@ -79,6 +79,7 @@ class BrokerGroups:
         cluster_id: str | None,
         credentials: Credentials,
         transport: Transport = "auto",
+        token: str = "",
     ) -> None:
         self.all: tuple[BrokerGroup, ...] = ()
         """The groups that are not left out, by name; never empty."""
@@ -87,6 +88,7 @@ class BrokerGroups:
         """Called when a group came, was left out, went away or is back."""
         self._credentials = credentials
         self._transport: Transport = transport
+        self._token = token
         self._full_disks = FullDisks()
         self._surveyed: set[str] = set()  # Addresses in `bootstrap` of nodes of other groups.
         self._known: dict[str, BrokerGroup] = {}  # Also the groups that were left out.
@@ -260,7 +262,7 @@ class BrokerGroups:
         def on_route(answer: log_pb2.RouteResponse, address: str) -> None:
             self._on_route(group, answer, address)
 
-        channels = Channels(self._credentials, self._transport)
+        channels = Channels(self._credentials, self._transport, self._token)
         disks = self._full_disks
         router = Router(channels, disks, addresses, cluster_id, group=name, on_route=on_route)
         group = BrokerGroup(router, Calls(router), is_pointed_at=is_pointed_at)

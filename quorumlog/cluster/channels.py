@@ -38,6 +38,7 @@ from quorumlog.pb import (
     pop_pb2,
     retry_pb2,
     transaction_pb2,
+    users_pb2,
 )
 
 CHANNELS_MAX: Final = 64
@@ -49,11 +50,14 @@ APPEND_STREAM: Final = "/quorumlog.v1.LogService/AppendStream"
 Credentials: TypeAlias = TlsCredentials | grpc.ChannelCredentials | None
 """Credentials of ClientTls serve both transports, those of gRPC only gRPC; None: no TLS."""
 
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
+"""Headers of a call."""
+
 _FILES: Final = tuple(
     file.DESCRIPTOR
     for file in (
         *(admin_pb2, consumer_pb2, delay_pb2, log_pb2),
-        *(lookup_pb2, pop_pb2, retry_pb2, transaction_pb2),
+        *(lookup_pb2, pop_pb2, retry_pb2, transaction_pb2, users_pb2),
     )
 )
 _OPTIONS: Final = (
@@ -76,11 +80,15 @@ _OPTIONS: Final = (
 )
 
 
-def stub(channel: Any, *files: FileDescriptor) -> Any:
-    """Return the calls of these proto files over a channel, each under its name."""
+def stub(channel: Any, *files: FileDescriptor, metadata: Metadata = ()) -> Any:
+    """Return the calls of these proto files over a channel, each under its name; all of them have
+    the metadata."""
     services = (service for file in files for service in file.services_by_name.values())
     methods = (method for service in services for method in service.methods)
-    return SimpleNamespace(**{method.name: _call(channel, method) for method in methods})
+    calls = {method.name: _call(channel, method) for method in methods}
+    if metadata:
+        calls = {name: partial(call, metadata=metadata) for name, call in calls.items()}
+    return SimpleNamespace(**calls)
 
 
 def _call(channel: Any, method: MethodDescriptor) -> Any:
@@ -98,10 +106,14 @@ def _call(channel: Any, method: MethodDescriptor) -> Any:
 class NodeChannel:
     """The channel to one address, its calls, and the framed port of the node there."""
 
-    __slots__ = ("_credentials", "address", "channel", "framed", "rpc")
+    __slots__ = ("_credentials", "_metadata", "address", "channel", "framed", "rpc")
 
-    def __init__(self, address: str, credentials: Credentials, transport: Transport) -> None:
+    def __init__(
+        self, address: str, credentials: Credentials, transport: Transport, token: str = ""
+    ) -> None:
+        """`token` proves the user of all calls; empty: none is shown."""
         self.address, self._credentials = address, credentials
+        self._metadata: Metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self.framed: FramedPort | None = None
         """The framed port; None: this client uses gRPC only."""
         of_channel, context = credentials, None
@@ -111,12 +123,13 @@ class NodeChannel:
             self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
             self.channel = grpc.aio.secure_channel(address, of_channel, options=_OPTIONS)
-        self.rpc = stub(self.channel, *_FILES)
+        self.rpc = stub(self.channel, *_FILES, metadata=self._metadata)
         if transport != "grpc" and (context is None) is (credentials is None):
             # Without this object, which would be freed by the collector only: until then gRPC keeps
             # a thread for its channel.
             ask = partial(_ask_route, address, self.rpc.Route)
-            self.framed = FramedPort(address, context, ask, is_required=transport == "framed")
+            is_required = transport == "framed"
+            self.framed = FramedPort(address, context, ask, is_required=is_required, token=token)
 
     async def explained(self, error: QuorumlogError) -> QuorumlogError:
         """Return the error of a call, with its cause if TLS let no connection come about."""
@@ -139,7 +152,7 @@ class NodeChannel:
             request_serializer=None,
             response_deserializer=log_pb2.AppendResponse.FromString,
         )
-        return call(wait_for_ready=False)
+        return call(wait_for_ready=False, metadata=self._metadata or None)
 
 
 def is_cancelled() -> bool:
@@ -186,8 +199,11 @@ async def _ask_route(address: str, method: Any) -> log_pb2.RouteResponse:
 class Channels:
     """All nodes that this client talks to, by address."""
 
-    def __init__(self, credentials: Credentials = None, transport: Transport = "auto") -> None:
-        """With `credentials` of gRPC alone there is no TLS for frames, so gRPC is used."""
+    def __init__(
+        self, credentials: Credentials = None, transport: Transport = "auto", token: str = ""
+    ) -> None:
+        """With `credentials` of gRPC alone there is no TLS for frames, so gRPC is used. `token` is
+        that of the user; empty: none."""
         is_of_grpc = credentials is not None and not isinstance(credentials, TlsCredentials)
         if transport == "framed" and is_of_grpc:
             raise InvalidRequestError(
@@ -197,6 +213,7 @@ class Channels:
         forks.use()
         self._credentials = credentials
         self._transport = transport
+        self._token = token
         self._nodes: dict[str, NodeChannel] = {}
         self._is_closed = False
 
@@ -227,7 +244,8 @@ class Channels:
         node = self._nodes.get(address)
         if node is None:
             assert len(self._nodes) < CHANNELS_MAX, f"{CHANNELS_MAX} channels are open"
-            node = self._nodes[address] = NodeChannel(address, self._credentials, self._transport)
+            node = NodeChannel(address, self._credentials, self._transport, self._token)
+            self._nodes[address] = node
         return node
 
     def check_open(self) -> None:

@@ -114,11 +114,13 @@ class NameServers:
         *,
         timeout_ms: int = TIMEOUT_MS,
         credentials: grpc.ChannelCredentials | None = None,
+        token: str = "",
     ) -> None:
-        """`bootstrap` lists client services of nodes, or of standalone name servers."""
+        """`bootstrap` lists client services of nodes, or of standalone name servers; `token` is
+        that of the user; empty: none."""
         self._addresses = parse_bootstrap(bootstrap)
         self._timeout_s = timeout_ms / 1000
-        self._channels = Channels(credentials)
+        self._channels = Channels(credentials, token=token)
 
     async def __aenter__(self) -> Self:
         return self

@@ -170,6 +170,12 @@ class WhoAmIRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class AuthenticateRequest(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    def __init__(self, token: _Optional[str] = ...) -> None: ...
+
 class WhoAmIResponse(_message.Message):
     __slots__ = ("name", "roles", "mode")
     NAME_FIELD_NUMBER: _ClassVar[int]

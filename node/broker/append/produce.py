@@ -38,6 +38,7 @@ from node.runtime.room import Room
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
 from node.state.state import State
+from node.users.calling import Calling
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from raft import errors as raft_errors
 from raft.errors import RaftError
@@ -85,6 +86,7 @@ class _Append:
     __slots__ = (
         "alone",
         "attached_commands",
+        "calling",
         "digest",
         "divided",
         "future",
@@ -115,6 +117,7 @@ class _Append:
         future: "asyncio.Future[AppendResponse]",
         attached_commands: AttachedCommands,
         alone: Sequence[Alone] = (),
+        calling: Calling | None = None,
     ) -> None:
         limit_ms, timeout_ms = produce.context.limits.append_timeout_ms, request.timeout_ms
         self.produce = produce
@@ -141,6 +144,8 @@ class _Append:
         self.on_decided: OnDecided | None = None
         """Of the feature, once its check passed."""
         self.timer: asyncio.TimerHandle | None = None
+        self.calling = calling
+        """Whose right to publish is checked here; None: it was checked, or users are off."""
         self.alone = alone
         self.divided: deque[Alone] | None = None
         """Records that are still to be appended, once the batch was refused while it was parked."""
@@ -160,6 +165,8 @@ class _Append:
             visible_count += count
             if key not in writable and (key != COMMAND_QUEUE or count != command_count):
                 produce.check_queue(key, attached_commands.system_queues)
+        if self.calling is not None:
+            self.calling.publish(queues)
         record_count = len(prepared.content.queue_offsets)
         message_count = record_count - command_count
         if message_count != self.record_count:
@@ -225,16 +232,18 @@ class Produce:
         attached_commands: AttachedCommands = NOTHING_ATTACHED,
         records: bytes | None = None,
         alone: Sequence[Alone] = (),
+        calling: Calling | None = None,
     ) -> "asyncio.Future[AppendResponse]":
         """Append a batch; the future resolves with its receipt or fails, and never raises here.
 
         `records` are those of the request where it does not hold them itself. Cancelling the future
         does not withdraw the batch. If the batch is refused because of one record, the future is
-        cancelled and those `alone` are appended in order, before all that came later.
+        cancelled and those `alone` are appended in order, before all that came later. `calling`
+        must have the right to publish to their topics when their place is known.
         """
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
         try:
-            self._begin(request, future, attached_commands, records, alone)
+            self._begin(request, future, attached_commands, records, alone, calling)
         except Refused as error:
             if not alone or not _is_of_one_record(error):
                 self._fail(future, error)
@@ -261,6 +270,7 @@ class Produce:
         attached_commands: AttachedCommands,
         records: bytes | None,
         alone: Sequence[Alone] = (),
+        calling: Calling | None = None,
     ) -> None:
         context = self.context
         cluster_id = request.cluster_id
@@ -274,7 +284,7 @@ class Produce:
             records = request.records
         if not records:
             raise BadRequestError("records", "at least one record", "empty")
-        append = _Append(self, request, records, future, attached_commands, alone)
+        append = _Append(self, request, records, future, attached_commands, alone, calling)
         size_bytes, limit = append.size_bytes, self.batch_size_bytes_max
         if attached_commands.moves_stored or size_bytes <= limit:
             # Commands are in the entry, and not in what has to fit into one again.

@@ -7,7 +7,7 @@ head of 20 bytes, a protobuf message, and records as they lie in the log, which 
 import struct
 from typing import Any, Final, NamedTuple
 
-from quorumlog.pb import consumer_pb2, log_pb2, pop_pb2
+from quorumlog.pb import consumer_pb2, log_pb2, pop_pb2, users_pb2
 
 KIND: Final = 0x51
 """The kind of our headers; the kinds of RocketMQ's protocol share the port."""
@@ -62,6 +62,8 @@ FRAMED_METHODS: Final = {
 ROUTE: Final = FramedCall(8, log_pb2.RouteResponse)
 """The call that shows which node answers at a port; routes are asked over gRPC otherwise."""
 
+AUTHENTICATE: Final = FramedCall(10, users_pb2.WhoAmIResponse)
+"""The call that has a connection be that of a user."""
 
 Answer = tuple[int, int, int, bytes, bytes]
 """Method, flags, opaque, message and body of a frame of a node; a plain tuple, for each answer is

@@ -18,15 +18,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, Self
 
 from quorumlog.cluster.framed.connection import UNARY_CALLS_MAX, NodeConnection
-from quorumlog.cluster.framed.frames import ROUTE, FramedCall, has_room, message_of
+from quorumlog.cluster.framed.frames import AUTHENTICATE, ROUTE, FramedCall, has_room, message_of
 from quorumlog.errors import (
     BusyError,
+    PermissionDeniedError,
     QuorumlogError,
     TooLargeError,
     UnavailableError,
     UnimplementedError,
 )
-from quorumlog.pb import log_pb2
+from quorumlog.pb import log_pb2, users_pb2
 from quorumlog.tls_words import reason_of
 
 CONNECT_TIMEOUT_S: Final = 1.0
@@ -68,8 +69,10 @@ class FramedPort:
         ask: Callable[[], Awaitable[log_pb2.RouteResponse]],
         *,
         is_required: bool,
+        token: str = "",
     ) -> None:
-        """`ask` returns the node's route. `is_required`: there is no gRPC instead."""
+        """`ask` returns the node's route. `is_required`: there is no gRPC instead. `token` is that
+        of the user of all calls; empty: none."""
         self.connection: NodeConnection | None = None
         """The connection, while it is open."""
         self.other_node = ""
@@ -78,6 +81,7 @@ class FramedPort:
         self._address = address
         self._context = context
         self._ask = ask
+        self._token = token
         self._advertised: str | None = None  # None: not told yet.
         self._node: NodeIdentity | None = None  # The node that advertised it.
         self._host, self._port = "", 0
@@ -85,6 +89,8 @@ class FramedPort:
         self._grace_end_s = 0.0
         self._retry_s = 0.0
         self._failure = ""
+        self._refusal: PermissionDeniedError | None = None
+        """Why the node did not take the token when it was last shown."""
         self._is_closed = False
 
     def learn(self, route: log_pb2.RouteResponse) -> None:
@@ -147,6 +153,8 @@ class FramedPort:
             await asyncio.wait({self._connecting}, timeout=patience_s)
         if self.is_ready or not self.is_required:
             return self.connection if self.is_ready else None
+        if self._refusal is not None:
+            raise self._refusal
         if self._is_absent():
             raise UnimplementedError(
                 f"{self._address} has no framed port; use transport 'auto' or 'grpc', or set "
@@ -212,6 +220,9 @@ class FramedPort:
                 )
                 # An empty request: any node answers it, and says which one it is.
                 node = NodeIdentity.of(await connection.call(ROUTE, b"", b"", CONNECT_TIMEOUT_S))
+                if self._token and node == self._node:
+                    shown = users_pb2.AuthenticateRequest(token=self._token).SerializeToString()
+                    await connection.call(AUTHENTICATE, shown, b"", CONNECT_TIMEOUT_S)
             if expected != (self._advertised, self._node):
                 return  # Another node got the address meanwhile: start again.
             if node != self._node:
@@ -222,8 +233,12 @@ class FramedPort:
                 self._retry_s = time.monotonic() + RETRY_AFTER_S
                 return
             self.connection, self._failure, self.other_node = connection, "", ""
+            self._refusal = None
         except QuorumlogError as error:  # A question failed, over gRPC or over frames.
-            if connection is None:
+            if isinstance(error, PermissionDeniedError):
+                self._refusal = error
+                self._failed(error.message, NOT_NOW_S)
+            elif connection is None:
                 self._failure = error.message  # The node does not answer at all.
             elif isinstance(error, BusyError):
                 self._failed(error.message, NOT_NOW_S)

@@ -1,0 +1,172 @@
+"""The calls of UserService: users and roles read and changed, and what a rule decides.
+
+Owns the way from what a caller asks to the user that the state gets: changes are merged with the
+user as it is, and refused if another operator was faster. Secrets of access keys are sealed here,
+so that the log never has them. What the state refuses is decided in `tables/users`.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from node.broker.append.own_appends import OwnAppends
+from node.broker.core.context import Context
+from node.errors.common import BadRequestError
+from node.errors.users import UnknownUserError, UserExistsError, UsersOffError
+from node.state.tables.users import UsersTable, to_pb
+from node.users.calling import calling
+from node.users.credentials import SECRET_LENGTH_MAX, SecretBox
+from node.users.guard import Mode
+from node.users.rules import READY_MADE, Kind, Need, Role, action_of, resource_of
+from node.users.rules import to_pb as rule_to_pb
+from quorumlog.pb import users_pb2 as pb
+from quorumlog.pb.state_pb2 import Command
+
+_SECRET_SIZE_BYTES_MIN: Final = 8
+
+
+class UserCalls:
+    """The calls about users. One per broker."""
+
+    def __init__(
+        self, context: Context, own_appends: OwnAppends, mode: Mode, box: SecretBox | None
+    ) -> None:
+        """`box` seals the secrets of access keys; None: there can be none."""
+        self._context: Final = context
+        self._own_appends = own_appends
+        self._mode: Final[Mode] = mode
+        self._box = box
+
+    @property
+    def _table(self) -> UsersTable:
+        return self._context.state.table(UsersTable)
+
+    def _check(self, cluster_id: str = "") -> None:
+        if self._mode == "off":
+            raise UsersOffError
+        self._context.check_cluster(cluster_id)
+        self._context.check_leads()
+
+    async def put_user(self, request: pb.PutUserRequest) -> pb.User:
+        """Make or change a user. Raises the refusals of the state, and BadRequestError."""
+        self._check(request.cluster_id)
+        old = self._table.users.users.get(request.name)
+        if old is not None and request.must_be_new:
+            raise UserExistsError(request.name)
+        user = pb.User(name=request.name) if old is None else to_pb(old)
+        user.revision += 1
+        if request.HasField("is_disabled"):
+            user.is_disabled = request.is_disabled
+        if request.HasField("roles"):
+            user.roles[:] = request.roles.roles
+        if request.HasField("rates"):
+            user.rates.CopyFrom(request.rates)
+        self._change_credentials(user, request)
+        await self._own_appends.submit(
+            Command(put_user=Command.PutUser(user=user)), is_administration=True
+        )
+        return shown(user)
+
+    def _change_credentials(self, user: pb.User, request: pb.PutUserRequest) -> None:
+        removed = set(request.remove_credentials)
+        unknown = removed - {one.id for one in user.credentials}
+        if unknown:
+            has = ", ".join(one.id for one in user.credentials) or "none"
+            raise BadRequestError("remove_credentials", f"of {has}", ", ".join(sorted(unknown)))
+        kept = [one for one in user.credentials if one.id not in removed]
+        secrets: Iterator[bytes] = iter(request.secrets)
+        for added in request.add_credentials:
+            which = added.WhichOneof("proof")
+            if which is None:
+                added.sealed_secret = self._sealed(added.id, next(secrets, b""))
+            elif which == "sealed_secret":
+                raise BadRequestError("add_credentials", "a secret, which the node seals", "sealed")
+            kept.append(added)
+        if next(secrets, None) is not None:
+            raise BadRequestError("secrets", "one for each access key", "more")
+        del user.credentials[:]
+        user.credentials.extend(kept)
+
+    def _sealed(self, access_key: str, secret: bytes) -> bytes:
+        if self._box is None:
+            expected = "users_key_file in the settings of each node, which seals their secrets"
+            raise BadRequestError("access key", expected, "none")
+        if not _SECRET_SIZE_BYTES_MIN <= len(secret) <= SECRET_LENGTH_MAX:
+            expected = f"{_SECRET_SIZE_BYTES_MIN} to {SECRET_LENGTH_MAX} bytes"
+            raise BadRequestError("secret", expected, f"{len(secret)}")
+        return self._box.seal(access_key, secret)
+
+    async def delete_user(self, request: pb.DeleteUserRequest) -> pb.DeleteUserResponse:
+        """Delete a user; its calls under way end."""
+        self._check(request.cluster_id)
+        delete = Command.DeleteUser(name=request.name)
+        await self._own_appends.submit(Command(delete_user=delete), is_administration=True)
+        return pb.DeleteUserResponse()
+
+    async def list_users(self, request: pb.ListUsersRequest) -> pb.ListUsersResponse:
+        """Return all users without secrets, and all roles."""
+        self._check(request.cluster_id)
+        users = self._table.users
+        roles = [*READY_MADE.items(), *sorted(users.roles.items())]
+        return pb.ListUsersResponse(
+            users=[shown(to_pb(user)) for _, user in sorted(users.users.items())],
+            roles=[_role(name, role) for name, role in roles],
+            mode=self._mode,
+        )
+
+    async def put_role(self, request: pb.PutRoleRequest) -> pb.Role:
+        """Make a role, or give it other rules."""
+        self._check(request.cluster_id)
+        put = Command.PutRole(name=request.name, rules=request.rules)
+        await self._own_appends.submit(Command(put_role=put), is_administration=True)
+        return _role(request.name, self._table.users.roles.get(request.name, ()))
+
+    async def delete_role(self, request: pb.DeleteRoleRequest) -> pb.DeleteRoleResponse:
+        """Delete a role that no user has."""
+        self._check(request.cluster_id)
+        delete = Command.DeleteRole(name=request.name)
+        await self._own_appends.submit(Command(delete_role=delete), is_administration=True)
+        return pb.DeleteRoleResponse()
+
+    async def explain(self, request: pb.ExplainRequest) -> pb.ExplainResponse:
+        """Return whether a user may do something, and which rule says so."""
+        self._check()
+        try:
+            action, resource = action_of(request.action), resource_of(request.resource)
+        except ValueError as error:
+            raise BadRequestError("action or resource", "ones that exist", str(error)) from error
+        if request.user not in self._table.users.users:
+            raise UnknownUserError(request.user)
+        rights = self._table.users.get(request.user)
+        if rights is None:  # It is disabled.
+            return pb.ExplainResponse()
+        decided = rights.decide(Need(action, Kind(resource.kind), resource.name))
+        answer = pb.ExplainResponse(is_allowed=decided.is_allowed, role=decided.role)
+        if decided.rule is not None:
+            answer.rule.CopyFrom(rule_to_pb(decided.rule))
+        return answer
+
+    async def who_am_i(self, _request: pb.WhoAmIRequest) -> pb.WhoAmIResponse:
+        """Return the caller's own name and roles."""
+        caller = calling()
+        name = "" if caller is None else caller.name
+        user = self._table.users.users.get(name)
+        roles = () if user is None else user.roles
+        return pb.WhoAmIResponse(name=name, roles=roles, mode=self._mode)
+
+
+def shown(user: pb.User) -> pb.User:
+    """Return a user without what is secret, or would help to guess it."""
+    answer = pb.User()
+    answer.CopyFrom(user)
+    for one in answer.credentials:
+        which = one.WhichOneof("proof")
+        if which == "sealed_secret":
+            one.sealed_secret = b""
+        elif which == "token_sha256":
+            one.token_sha256 = b""
+    return answer
+
+
+def _role(name: str, rules: Role) -> pb.Role:
+    rows: Iterable[pb.Rule] = map(rule_to_pb, rules)
+    return pb.Role(name=name, rules=rows, is_ready_made=name in READY_MADE)

@@ -1,0 +1,277 @@
+"""Users and roles of the replicated state.
+
+Owns the commands that change them, and what no change may do: name a role that is not there, take
+a credential of another user, or leave no user that may change users.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from node.config.limits import Limits
+from node.errors.common import BadRequestError, LimitReachedError, NodeError
+from node.errors.users import (
+    CredentialTakenError,
+    LastAdminError,
+    RoleInUseError,
+    UnknownRoleError,
+    UnknownUserError,
+    UserChangedError,
+    UserExistsError,
+)
+from node.state.tables.table import Core, Table, TableContent, TableImage
+from node.users.credentials import check_certificate_name
+from node.users.rules import (
+    PLACEHOLDER,
+    READY_MADE,
+    RULES_OF_A_ROLE_MAX,
+    Action,
+    ClusterPart,
+    Kind,
+    Need,
+    Role,
+    from_pb,
+    rule_of,
+)
+from node.users.users import Credential, Rates, User, Users, from_json, to_json
+from quorumlog.pb import users_pb2
+from quorumlog.pb.state_pb2 import Command
+
+USERS_MAX: Final = 1_000
+ROLES_MAX: Final = 200
+ROLES_OF_A_USER_MAX: Final = 50
+CREDENTIALS_OF_A_USER_MAX: Final = 16
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
+_CHANGES_USERS: Final = Need(Action.UPDATE, Kind.CLUSTER, ClusterPart.USERS)
+
+
+class UsersTable(Table):
+    """Users by name, and the roles that operators made."""
+
+    name, commands = "users", frozenset({"put_user", "delete_user", "put_role", "delete_role"})
+    file_name = "users.json"
+
+    def __init__(self, limits: Limits, image: TableImage) -> None:
+        """Raises ValueError, KeyError or TypeError for an image of another form."""
+        super().__init__(limits, image)
+        users, roles, has_begun = self._parts(image, users={}, roles={}, has_begun=False)
+        self.has_begun: bool = has_begun
+        """Whether there was a user ever: the first one comes from a file once only."""
+        self.users = Users(
+            {name: from_json(name, row) for name, row in users.items()},
+            {name: _role_from_json(rows) for name, rows in roles.items()},
+        )
+        """Replaced by each change."""
+
+    def apply(self, _state: Core, command: Command, _position: int) -> NodeError | None:
+        """Change a user or a role, or return why not."""
+        which = command.WhichOneof("command")
+        if which == "put_user":
+            put = command.put_user
+            if put.must_be_first and self.has_begun:
+                return UserExistsError(put.user.name)
+            return self._put_user(put.user)
+        if which == "delete_user":
+            return self._delete_user(command.delete_user.name)
+        if which == "put_role":
+            return self._put_role(command.put_role.name, command.put_role.rules)
+        return self._delete_role(command.delete_role.name)
+
+    # --- Users ---
+
+    def _put_user(self, put: users_pb2.User) -> NodeError | None:
+        try:
+            user = user_of(put)
+        except ValueError as error:
+            return BadRequestError("user", "one that can be stored", str(error))
+        old = self.users.users.get(user.name)
+        if user.revision != (1 if old is None else old.revision + 1):
+            if old is not None and user.revision == 1:
+                return UserExistsError(user.name)
+            return UserChangedError(user.name) if old else UnknownUserError(user.name)
+        refusal = self._refusal(user)
+        if refusal is None:
+            refusal = self._replace({**self.users.users, user.name: user}, user.name)
+        return refusal
+
+    def _refusal(self, user: User) -> NodeError | None:
+        count = len(self.users.users.keys() | {user.name})
+        if count > USERS_MAX:
+            return LimitReachedError("users", count, USERS_MAX)
+        for given in user.roles:
+            name, colon, argument = given.partition(":")
+            role = READY_MADE.get(name) or self.users.roles.get(name)
+            if role is None:
+                return UnknownRoleError(name)
+            has_place = any(PLACEHOLDER in rule.resource.name for rule in role)
+            if has_place is not bool(argument) or (colon and not argument):
+                expected = f"{name}:PREFIX" if has_place else name
+                return BadRequestError("roles", expected, given)
+        for identity, credential in user.credentials.items():
+            owner = self._owner(identity, credential)
+            if owner not in ("", user.name):
+                return CredentialTakenError(credential.certificate or identity, owner)
+        return None
+
+    def _owner(self, identity: str, credential: Credential) -> str:
+        """Return the user that has such a credential; empty: none has."""
+        users = self.users
+        if credential.token_sha256:
+            owned = users.by_token.get(credential.token_sha256)
+        elif credential.sealed_secret:
+            owned = users.by_key.get(identity)
+        else:
+            owned = users.by_certificate.get(credential.certificate)
+        return "" if owned is None else owned.user
+
+    def _delete_user(self, name: str) -> NodeError | None:
+        if name not in self.users.users:
+            return UnknownUserError(name)
+        return self._replace({n: user for n, user in self.users.users.items() if n != name}, name)
+
+    def _replace(self, users: Mapping[str, User], changed: str) -> NodeError | None:
+        after = Users(users, self.users.roles)
+        if not _has_admin(after):
+            return LastAdminError(changed)
+        self._set(after)
+        return None
+
+    # --- Roles ---
+
+    def _put_role(self, name: str, rules: Any) -> NodeError | None:
+        if _NAME.match(name) is None or name in READY_MADE:
+            expected = "1 to 64 of letters, digits and . _ @ -, not the name of a ready-made role"
+            return BadRequestError("role", expected, repr(name[:80]))
+        count = len(self.users.roles.keys() | {name})
+        if count > ROLES_MAX:
+            return LimitReachedError("roles", count, ROLES_MAX)
+        if not 1 <= len(rules) <= RULES_OF_A_ROLE_MAX:
+            return BadRequestError("rules", f"1 to {RULES_OF_A_ROLE_MAX} of them", str(len(rules)))
+        try:
+            role = from_pb(rules)
+        except ValueError as error:
+            return BadRequestError("rules", "rules that can be stored", str(error))
+        has_place = any(PLACEHOLDER in rule.resource.name for rule in role)
+        for user in self.users.users.values():
+            for given in user.roles:
+                own, _, argument = given.partition(":")
+                if own == name and has_place is not bool(argument):
+                    return RoleInUseError(name, user.name)
+        after = Users(self.users.users, {**self.users.roles, name: role})
+        if self.has_begun and not _has_admin(after):
+            return LastAdminError(name)
+        self._set(after)
+        return None
+
+    def _delete_role(self, name: str) -> NodeError | None:
+        if name not in self.users.roles:
+            return UnknownRoleError(name)
+        for user in self.users.users.values():
+            if any(given.partition(":")[0] == name for given in user.roles):
+                return RoleInUseError(name, user.name)
+        roles = {n: role for n, role in self.users.roles.items() if n != name}
+        self._set(Users(self.users.users, roles))
+        return None
+
+    def _set(self, users: Users) -> None:
+        self.users = users
+        self.has_begun = self.has_begun or bool(users.users)
+        self._changed()
+
+    def _copy(self) -> TableContent:
+        if not self.version:
+            return {}
+        return {
+            "users": {name: to_json(user) for name, user in self.users.users.items()},
+            "roles": {name: _role_to_json(role) for name, role in self.users.roles.items()},
+            "has_begun": self.has_begun,
+        }
+
+
+def _has_admin(users: Users) -> bool:
+    """Whether a user with a credential may change users. Credentials that end count until they are
+    removed: a state has no clock."""
+    for name, user in users.users.items():
+        rights = users.get(name)
+        if rights is not None and user.credentials and rights.decide(_CHANGES_USERS).is_allowed:
+            return True
+    return False
+
+
+def user_of(put: users_pb2.User) -> User:
+    """Read a user in wire form. Raises ValueError, which says what is wrong."""
+    if _NAME.match(put.name) is None:
+        raise ValueError(f"name {put.name[:80]!r}: use 1 to 64 of letters, digits and . _ @ -")
+    roles = tuple(dict.fromkeys(put.roles))
+    if len(roles) > ROLES_OF_A_USER_MAX or any(len(role) > 255 for role in roles):
+        raise ValueError(
+            f"{len(roles)} roles: use at most {ROLES_OF_A_USER_MAX}, of 255 characters"
+        )
+    if len(put.credentials) > CREDENTIALS_OF_A_USER_MAX:
+        count = len(put.credentials)
+        raise ValueError(f"{count} credentials: use at most {CREDENTIALS_OF_A_USER_MAX}")
+    credentials: dict[str, Credential] = {}
+    for one in put.credentials:
+        if _NAME.match(one.id) is None or one.id in credentials:
+            raise ValueError(f"credential {one.id[:80]!r}: use another name of 1 to 64 characters")
+        credentials[one.id] = _credential_of(one)
+    rates = Rates(
+        put.rates.bytes_per_second,
+        put.rates.messages_per_second,
+        put.rates.requests_per_second,
+        put.rates.connections,
+    )
+    return User(put.name, roles, put.is_disabled, credentials, rates, put.revision)
+
+
+def _credential_of(one: users_pb2.Credential) -> Credential:
+    which = one.WhichOneof("proof")
+    if one.expires_unix_ms < 0:
+        raise ValueError(f"credential {one.id}: an end before 1970")
+    if which == "token_sha256" and len(one.token_sha256) == 32:
+        return Credential(token_sha256=one.token_sha256, expires_unix_ms=one.expires_unix_ms)
+    if which == "sealed_secret" and 0 < len(one.sealed_secret) <= 512:
+        return Credential(sealed_secret=one.sealed_secret, expires_unix_ms=one.expires_unix_ms)
+    if which == "certificate":
+        check_certificate_name(one.certificate)
+        return Credential(certificate=one.certificate, expires_unix_ms=one.expires_unix_ms)
+    raise ValueError(f"credential {one.id} has no proof, or one of another form")
+
+
+def to_pb(user: User) -> users_pb2.User:
+    """Return all of a user in wire form, what is secret included."""
+    credentials = [
+        users_pb2.Credential(
+            id=identity,
+            expires_unix_ms=one.expires_unix_ms,
+            **(
+                {"token_sha256": one.token_sha256}
+                if one.token_sha256
+                else {"sealed_secret": one.sealed_secret}
+                if one.sealed_secret
+                else {"certificate": one.certificate}
+            ),
+        )
+        for identity, one in user.credentials.items()
+    ]
+    return users_pb2.User(
+        name=user.name,
+        roles=user.roles,
+        is_disabled=user.is_disabled,
+        credentials=credentials,
+        rates=users_pb2.Rates(**user.rates._asdict()),
+        revision=user.revision,
+    )
+
+
+def _role_to_json(role: Role) -> list[Any]:
+    return [
+        [rule.is_denial, str(rule.resource), [a for a in Action if a in rule.actions]]
+        for rule in role
+    ]
+
+
+def _role_from_json(rows: Any) -> Role:
+    return tuple(
+        rule_of(bool(is_denial), str(resource), actions) for is_denial, resource, actions in rows
+    )

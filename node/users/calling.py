@@ -1,0 +1,50 @@
+"""The user in whose name a call runs, for the parts that it passes through.
+
+Owns the one question that a part asks where only it knows what a call touches: the topic of a
+message that is found by its id, the names of a list, a topic that a send makes. Work of the node
+runs in no user's name, and everything is allowed to it.
+"""
+
+from collections.abc import Iterable
+from contextvars import ContextVar
+from typing import Final, Protocol
+
+from node.users.rules import Action, Kind, Need
+
+
+class Calling(Protocol):
+    """Whose call it is, as a guard made it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the user; empty: it showed no credential."""
+
+    def may(self, need: Need) -> bool:
+        """Whether it may do something now."""
+
+    def require(self, need: Need) -> None:
+        """Raise ForbiddenError or UnauthenticatedError unless it may."""
+
+    def publish(self, queues: Iterable[tuple[bytes, int]]) -> None:
+        """Raise as `require` unless it may publish to the topics of all these queues."""
+
+
+_calling: ContextVar[Calling | None] = ContextVar("calling", default=None)
+
+set_calling: Final = _calling.set
+"""Runs the rest of the current task in the name of a user; None: in that of the node."""
+calling: Final = _calling.get
+"""Returns whose call is running; None: users are off, or it is the node's own work."""
+
+
+def may(action: Action, kind: Kind, name: str) -> bool:
+    """Whether the running call may do something."""
+    caller = _calling.get()
+    return caller is None or caller.may(Need(action, kind, name))
+
+
+def require(action: Action, kind: Kind, name: str) -> None:
+    """Raise ForbiddenError or UnauthenticatedError unless the running call may do something."""
+    caller = _calling.get()
+    if caller is not None:
+        caller.require(Need(action, kind, name))

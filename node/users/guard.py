@@ -1,0 +1,307 @@
+"""The guard: whose call it is, whether that user may make it, and the end of calls that it may not
+make any more.
+
+Owns the way from a credential to a user, the check of a call against its needs, and the list of
+calls under way, which a change of users or roles ends at once where it takes the right to them.
+Must not know protocols: a port hands over what its callers showed. For one event loop.
+"""
+
+import asyncio
+import hmac
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Literal
+
+from node.errors.common import NodeError
+from node.errors.users import ForbiddenError, UnauthenticatedError
+from node.users.calling import set_calling
+from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
+from node.users.needs import Needs, of_nodes
+from node.users.rules import Action, Kind, Need
+from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Owned, Rights, Users
+from store.record.topic_names import is_reserved
+
+Mode = Literal["off", "prepare", "on"]
+"""`prepare`: only the calls of UserService are checked."""
+BEARER: Final = "bearer "
+"""How a header `authorization` with a token begins, in lower case."""
+_NO_CREDENTIAL: Final = "the call shows no credential"
+_LOOK_S: Final = 1.0
+_NO_SECRET: Final = b"\0" * 32
+"""Signs in the place of a secret that is not there: both cases take the same time."""
+
+
+class Caller:
+    """A user that calls, or a caller without a credential, or a node of the cluster."""
+
+    __slots__ = ("_credential", "_identity", "_rights", "_users", "guard", "is_node", "name", "why")
+
+    def __init__(
+        self,
+        guard: "Guard",
+        name: str,
+        identity: str = "",
+        credential: Credential = NO_CREDENTIAL,
+        *,
+        is_node: bool = False,
+        why: str = _NO_CREDENTIAL,
+    ) -> None:
+        """`identity` is the id of the credential that it showed."""
+        self.guard: Final = guard
+        self.name: Final = name
+        """Of the user; empty: none."""
+        self.is_node: Final = is_node
+        self.why = why
+        """Why it is no user."""
+        self._identity, self._credential = identity, credential
+        self._users: Users | None = None
+        self._rights: Rights | None = None
+        """As of these users."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether its credential has an end."""
+        return self._credential.expires_unix_ms > 0
+
+    @property
+    def rights(self) -> Rights:
+        """What the user may do now. Raises UnauthenticatedError."""
+        users = self.guard.users
+        if users is not self._users:
+            self._users, self._rights = users, self._found(users)
+        ends_unix_ms = self._credential.expires_unix_ms
+        if ends_unix_ms and ends_unix_ms <= self.guard.unix_ms():
+            self.why, self._rights = "the credential has ended", None
+        if self._rights is None:
+            raise UnauthenticatedError(self.why)
+        return self._rights
+
+    def _found(self, users: Users) -> Rights | None:
+        if not self.name:
+            return None
+        rights = users.get(self.name)
+        if rights is None:
+            self.why = f"user {self.name!r} was deleted or is disabled"
+            return None
+        if rights.user.credentials.get(self._identity) != self._credential:
+            self.why = f"the credential was taken from user {self.name!r}"
+            return None
+        return rights
+
+    def may(self, need: Need) -> bool:
+        """Whether it may do something now."""
+        if self.is_node:
+            return True
+        try:
+            return self.rights.decide(need).is_allowed
+        except UnauthenticatedError:
+            return False
+
+    def require(self, need: Need) -> None:
+        """Raise ForbiddenError or UnauthenticatedError unless it may."""
+        if self.is_node or self.rights.decide(need).is_allowed:
+            return
+        raise ForbiddenError(
+            self.name, str(need), str(need.action), f"{need.kind}:{need.name or '*'}"
+        )
+
+    def publish(self, queues: Iterable[tuple[bytes, int]]) -> None:
+        """Raise as `require` unless it may publish to the topics of all these queues. Topics of the
+        system are not looked at: no client writes to them."""
+        may_publish = self.rights.may_publish
+        for topic, _ in queues:
+            if topic not in may_publish:
+                name = topic.decode("utf-8", "replace")
+                if not is_reserved(name):
+                    self.guard.require_publish(self, name)
+                    may_publish.add(topic)
+
+
+class Guard:
+    """One per node."""
+
+    def __init__(
+        self,
+        mode: Mode,
+        unix_ms: Callable[[], int],
+        box: SecretBox | None = None,
+        node_token: str = "",
+    ) -> None:
+        """`box` opens the secrets of access keys, and `node_token` is what nodes of the cluster
+        show to each other; empty: nothing."""
+        self.mode: Final[Mode] = mode
+        self.users = NO_USERS
+        """Those of the replicated state, as of the last `look`."""
+        self.box: Final = box
+        self.on_refused: Callable[[str, str, NodeError], None] = lambda _user, _what, _error: None
+        """Called with the user, the call and the error of each refusal."""
+        self.refused: Final[Counter[str]] = Counter({"unauthenticated": 0, "forbidden": 0})
+        """Calls that were refused, by the last word of the code."""
+        self.unix_ms = unix_ms
+        self._node_digest = digest_of(node_token) if node_token else b""
+        self._secrets: dict[tuple[str, bytes], bytes | None] = {}
+        """Opened secrets, by access key and sealed form."""
+        self._under_way: dict[asyncio.Task[object], tuple[Caller, Sequence[Need]]] = {}
+        """Calls that wait or stream, and what they need."""
+        self._ended: dict[asyncio.Task[object], NodeError] = {}
+        """Those that a change of rights has ended, with the error for their callers."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether calls are checked."""
+        return self.mode == "on"
+
+    # --- Who calls ---
+
+    def by_token(self, token: str) -> Caller:
+        """Return the caller that shows a bearer token."""
+        if len(token) > TOKEN_LENGTH_MAX:
+            return self._nobody("the token is too long")
+        digest = digest_of(token)
+        if self._node_digest and hmac.compare_digest(digest, self._node_digest):
+            return Caller(self, "", is_node=True)
+        return self._found(self.users.by_token.get(digest), "the token")
+
+    def by_header(self, authorization: str) -> Caller:
+        """Return the caller of an HTTP or gRPC header `authorization`; empty: there was none."""
+        if not authorization:
+            return self._nobody(_NO_CREDENTIAL)
+        if authorization[: len(BEARER)].lower() != BEARER:
+            return self._nobody("the header authorization has another form than 'Bearer TOKEN'")
+        return self.by_token(authorization[len(BEARER) :].strip())
+
+    def by_certificate(self, names: Iterable[str]) -> Caller:
+        """Return the caller whose client certificate shows these names, as credentials have
+        them."""
+        known = self.users.by_certificate
+        for name in names:
+            if name in known:
+                return self._found(known[name], "the certificate")
+        return self._nobody("no user has the client certificate")
+
+    def by_signature(self, access_key: str, is_right: Callable[[bytes], bool]) -> Caller:
+        """Return the caller that signed with an access key; `is_right` looks whether a secret made
+        the signature."""
+        row = self.users.by_key.get(access_key)
+        secret = None if row is None else self._secret(access_key, row.credential)
+        signed = is_right(secret or _NO_SECRET)
+        if secret is None or not signed:
+            return self._nobody(
+                f"access key {access_key[:64]!r} is unknown, or its secret is another one"
+            )
+        return self._found(row, f"access key {access_key[:64]!r}")
+
+    def _secret(self, access_key: str, credential: Credential) -> bytes | None:
+        key = access_key, credential.sealed_secret
+        if key not in self._secrets:
+            if len(self._secrets) > 10_000:
+                self._secrets.clear()
+            sealed = credential.sealed_secret
+            self._secrets[key] = self.box.open(access_key, sealed) if self.box else None
+        return self._secrets[key]
+
+    def _found(self, owned: Owned | None, what: str) -> Caller:
+        return self._nobody(f"{what} is unknown") if owned is None else Caller(self, *owned)
+
+    def _nobody(self, why: str) -> Caller:
+        return Caller(self, "", why=why)
+
+    # --- Whether it may ---
+
+    def is_checked(self, method: str, needs: Needs) -> bool:
+        """Whether calls of a method are checked. Called once for each method, at start."""
+        if needs is of_nodes and not self._node_digest:
+            return False
+        return self.is_on or (self.mode == "prepare" and method.startswith("UserService/"))
+
+    def check(self, caller: Caller, method: str, needs: Sequence[Need] | None) -> None:
+        """Raise ForbiddenError or UnauthenticatedError unless a caller may do all of this."""
+        try:
+            if needs is not None and not caller.is_node:
+                caller.rights  # noqa: B018 - it raises for a caller that is no user.
+                for need in needs:
+                    caller.require(need)
+        except NodeError as error:
+            self.refuse(caller, method, error)
+            raise
+
+    def needs_of(
+        self, caller: Caller, method: str, row: Needs, request: object
+    ) -> Sequence[Need] | None:
+        """Return what a request needs of a caller; None: not even that it is a user."""
+        if caller.is_node:
+            return None
+        if row is of_nodes:
+            error = UnauthenticatedError("only nodes of the cluster may make this call")
+            self.refuse(caller, method, error)
+            raise error
+        needs = row(request)
+        return None if needs is None else tuple(needs)
+
+    def require_publish(self, caller: Caller, topic: str) -> None:
+        """Raise unless a caller may publish to a topic."""
+        try:
+            caller.require(Need(Action.PUB, Kind.TOPIC, topic))
+        except NodeError as error:
+            self.refuse(caller, "append", error)
+            raise
+
+    def refuse(self, caller: Caller, method: str, error: NodeError) -> None:
+        """Count a refusal and tell of it."""
+        self.refused[error.code.rpartition(".")[2]] += 1
+        self.on_refused(caller.name, method, error)
+
+    # --- Calls under way ---
+
+    @contextmanager
+    def serving(self, caller: Caller, method: str, row: Needs, request: object) -> Iterator[None]:
+        """Check a call and run it in the name of its caller, until it may not make it any more.
+
+        Raises as `check`; in the running task, also at the moment in which the right is taken."""
+        needs = self.needs_of(caller, method, row, request)
+        self.check(caller, method, needs)
+        set_calling(caller)
+        if needs is None:
+            yield
+            return
+        task = asyncio.current_task()
+        assert task is not None, "a call has a task"
+        self._under_way[task] = caller, needs
+        try:
+            yield
+        except asyncio.CancelledError:
+            error = self._ended.pop(task, None)
+            if error is None or task.uncancel() > 0:  # Its own caller has gone as well.
+                raise
+            self.refuse(caller, method, error)
+            raise error from None
+        finally:
+            self._under_way.pop(task, None)
+            self._ended.pop(task, None)
+
+    def look(self, users: Users) -> None:
+        """Take the users of the state; end the calls under way that they forbid. Called after each
+        turn in which the state may have changed."""
+        if users is not self.users:
+            self.users = users
+            self._end_forbidden(lambda _caller: True)
+
+    async def run(self) -> None:
+        """End the calls under way whose credentials have ended, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._end_forbidden(lambda caller: caller.ends)
+
+    def _end_forbidden(self, is_meant: Callable[[Caller], bool]) -> None:
+        for task, (caller, needs) in list(self._under_way.items()):
+            if not is_meant(caller):
+                continue
+            try:
+                caller.rights  # noqa: B018
+                for need in needs:
+                    caller.require(need)
+            except NodeError as error:
+                if task not in self._ended:
+                    self._ended[task] = error
+                    task.cancel()
