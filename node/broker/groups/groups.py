@@ -22,6 +22,8 @@ from node.errors.common import BadRequestError, GroupNotEmptyError, UnknownGroup
 from node.runtime.accounts import ROW_SIZE_BYTES
 from node.state.tables.moved_offsets import MovedOffsetsTable, move_in
 from node.state.tables.topic_types import Offsets
+from node.users.calling import may
+from node.users.rules import Action, Kind
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import (
     DeleteGroupRequest,
@@ -239,10 +241,11 @@ class Groups:
     # --- For people ---
 
     async def list_groups(self, _: ListGroupsRequest) -> ListGroupsResponse:
-        """Return all groups that have offsets or members, by name."""
+        """Return all groups that have offsets or members and that the caller may list, by name."""
         self._context.check_leads()
         now_ms = self._context.clock_ms()
-        names = sorted({*self._context.state.groups, *self._members.groups(now_ms)})
+        known = {*self._context.state.groups, *self._members.groups(now_ms)}
+        names = sorted(name for name in known if may(Action.LIST, Kind.GROUP, name))
         response = ListGroupsResponse()
         async with self._context.turn.walk(ROW_SIZE_BYTES * len(names)) as walk:
             for name in names:

@@ -17,7 +17,10 @@ from node.broker.core.freshness import Freshness
 from node.broker.read.visibility import queued_by_id, visible
 from node.broker.records.delayed import split_records
 from node.runtime.turn import Walk
+from node.state.state import INTERNAL_TOPICS
 from node.state.tables.transactions import TransactionsTable, outcome_name
+from node.users.calling import may, require
+from node.users.rules import Action, Kind
 from quorumlog.pb import common_pb2, transaction_pb2
 from quorumlog.pb.lookup_pb2 import (
     SizeBucket,
@@ -74,12 +77,25 @@ class Lookup:
         await self._freshness.ensure(common_pb2.CONSISTENCY_LEADER)
         message = queued_by_id(self._context, request.message_id)
         is_held = message.topic == fmt.HALF_TOPIC or message.topic in _HELD_TOPICS
+        if is_held:
+            require(Action.SUB, Kind.TOPIC, message.properties.get(fmt.PROPERTY_REAL_TOPIC, ""))
         record = b"" if is_held else visible(self._context, message).record
         async with self._context.turn.walk() as walk:
             trace = _Trace(self._context, message, walk)
             await trace.follow()
-        events = sorted(trace.events, key=lambda event: event.unix_ms or 1 << 62)
+        shown = (event for event in trace.events if _may_see(event))
+        events = sorted(shown, key=lambda event: event.unix_ms or 1 << 62)
         return TraceMessageResponse(events=events, is_complete=trace.is_complete, record=record)
+
+
+def _may_see(event: TraceEvent) -> bool:
+    """Whether the caller may see what became of a message that it may read: of groups if it may
+    get them."""
+    if event.group:
+        return may(Action.GET, Kind.GROUP, event.group)
+    if event.producer_group:
+        return may(Action.GET, Kind.GROUP, event.producer_group)
+    return event.topic in INTERNAL_TOPICS or may(Action.SUB, Kind.TOPIC, event.topic)
 
 
 class _Trace:

@@ -4,7 +4,8 @@ Owns which single records readers see, by the rule of pulls: what a queue has, c
 expired, of a topic that exists and may be read. Half messages, delayed ones before their time and
 commands are in queues of `INTERNAL_TOPICS`, records of a deleted topic or group lie before the
 origin of the next one of that name, and a copy of a record in the body of another is in no queue.
-Must not know who asks, nor in which form the message is passed on.
+The caller must have the right to read the topic. Must not know in which form the message is passed
+on.
 """
 
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from node.broker.core.context import Context
 from node.broker.groups.settings import check_reader
 from node.errors.common import BadRequestError, MessageNotFoundError
 from node.state.state import INTERNAL_TOPICS
+from node.users.calling import require
+from node.users.rules import Action, Kind
 from store import format as fmt
 from store.errors import PositionRangeError, RecordFormatError
 from store.record.message import Message, message_id, parse_message_id
@@ -29,8 +32,8 @@ class VisibleMessage(NamedTuple):
 def visible_at(context: Context, position: int, group: str = "") -> VisibleMessage:
     """Return the message at a log position, for a group if one is named.
 
-    Raises MessageNotFoundError, TopicNotReadableError, CorruptionError, and the errors of
-    `check_reader`.
+    Raises MessageNotFoundError, TopicNotReadableError, CorruptionError, ForbiddenError, and the
+    errors of `check_reader`.
     """
     return visible(context, queued_at(context, position), group)
 
@@ -38,6 +41,7 @@ def visible_at(context: Context, position: int, group: str = "") -> VisibleMessa
 def visible(context: Context, message: Message, group: str = "") -> VisibleMessage:
     """Return a message that a queue has, with its record. Errors as `visible_at`."""
     topic = message.topic
+    require(Action.SUB, Kind.TOPIC, topic)
     if topic in INTERNAL_TOPICS or context.state.topic(topic) is None:
         raise MessageNotFoundError(message.message_id)
     context.readable(topic, message.queue_id)

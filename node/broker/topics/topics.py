@@ -19,6 +19,8 @@ from node.errors.common import (
 )
 from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
 from node.state.tables.topic_types import MIXED, TOPIC_TYPES, TopicSettings
+from node.users.calling import calling, may
+from node.users.rules import Action, Kind
 from quorumlog.pb.admin_pb2 import (
     CreateTopicRequest,
     DeleteTopicRequest,
@@ -96,11 +98,16 @@ class Topics:
         return DeleteTopicResponse()
 
     async def list_topics(self, request: ListTopicsRequest) -> ListTopicsResponse:
-        """Return topics by name: all, or a page of those with a text in their names."""
+        """Return topics by name: all that the caller may list, or a page of those with a text in
+        their names."""
         self._context.check_leads()
         topics = dict(self._context.state.topics)
         if request.with_system:
             topics.update(SYSTEM_TOPICS)
+        if calling() is not None:
+            async for name in self._context.turn.over(list(topics)):
+                if not may(Action.LIST, Kind.TOPIC, name):
+                    del topics[name]
         text = request.containing.lower()
         names = sorted(name for name in topics if text in name.lower())
         lo = bisect_right(names, request.after)

@@ -22,6 +22,9 @@ from node.errors.transactions import TransactionEndedError, UnknownTransactionEr
 from node.runtime.accounts import Charge, Kind, caller
 from node.state.appends import Committed, Prepared
 from node.state.tables.transactions import OpenTransaction
+from node.users.calling import require
+from node.users.needs import ALL
+from node.users.rules import Action, Kind
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import (
@@ -35,6 +38,7 @@ from quorumlog.pb.transaction_pb2 import (
 )
 from store import format as fmt
 from store.errors import LimitExceededError, PositionRangeError
+from store.record.edit import layouts
 from store.record.topic_names import is_reserved
 
 _HALF_QUEUES: Final = frozenset({(fmt.HALF_TOPIC.encode(), QUEUE_ID)})
@@ -176,15 +180,20 @@ class TransactionCalls:
         table, transaction_id = self.ends.table, request.transaction_id
         transaction = table.open.get(transaction_id)
         if transaction is None:
+            require(Action.GET, Kind.GROUP, ALL)  # Its group is not known any more.
             outcome = table.ended.get(transaction_id)
             if outcome is None:
                 raise UnknownTransactionError(transaction_id)
             info = TransactionInfo(transaction_id=transaction_id)
             return DescribeTransactionResponse(info=info, outcome=outcome)  # type: ignore[arg-type]
+        require(Action.GET, Kind.GROUP, transaction.producer_group)
         try:
             made = await self.ends.visible_messages(transaction)
         except PositionRangeError as error:
             raise TransactionEndedError(transaction_id, "expired") from error
+        for layout in layouts(made.records):
+            topic = made.records[layout.topic_at : layout.topic_hi].decode("utf-8", "replace")
+            require(Action.SUB, Kind.TOPIC, topic)
         return DescribeTransactionResponse(
             info=self._info(transaction), records=made.records, record_count=made.record_count
         )
