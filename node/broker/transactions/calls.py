@@ -22,9 +22,9 @@ from node.errors.transactions import TransactionEndedError, UnknownTransactionEr
 from node.runtime.accounts import Charge, Kind, caller
 from node.state.appends import Committed, Prepared
 from node.state.tables.transactions import OpenTransaction
+from node.users import rules
 from node.users.calling import require
 from node.users.needs import ALL
-from node.users.rules import Action, Kind
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import (
@@ -180,20 +180,20 @@ class TransactionCalls:
         table, transaction_id = self.ends.table, request.transaction_id
         transaction = table.open.get(transaction_id)
         if transaction is None:
-            require(Action.GET, Kind.GROUP, ALL)  # Its group is not known any more.
+            require(rules.Action.GET, rules.Kind.GROUP, ALL)  # Its group is not known any more.
             outcome = table.ended.get(transaction_id)
             if outcome is None:
                 raise UnknownTransactionError(transaction_id)
             info = TransactionInfo(transaction_id=transaction_id)
             return DescribeTransactionResponse(info=info, outcome=outcome)  # type: ignore[arg-type]
-        require(Action.GET, Kind.GROUP, transaction.producer_group)
+        require(rules.Action.GET, rules.Kind.GROUP, transaction.producer_group)
         try:
             made = await self.ends.visible_messages(transaction)
         except PositionRangeError as error:
             raise TransactionEndedError(transaction_id, "expired") from error
         for layout in layouts(made.records):
             topic = made.records[layout.topic_at : layout.topic_hi].decode("utf-8", "replace")
-            require(Action.SUB, Kind.TOPIC, topic)
+            require(rules.Action.SUB, rules.Kind.TOPIC, topic)
         return DescribeTransactionResponse(
             info=self._info(transaction), records=made.records, record_count=made.record_count
         )
