@@ -179,7 +179,8 @@ class Node(NodeParts):
         limits = PortLimits.from_environment(os.environ)
         accounts = self.accounts
         self.grpc = GrpcServer(accounts, limits)
-        self.remoting_calls = RemotingCalls(self.calls, accounts)
+        users = None if self.settings.users == "off" else self.guard
+        self.remoting_calls = RemotingCalls(self.calls, accounts, users)
         self.framed = FramedServer(
             FramedCalls(self.calls, accounts, guard=self.guard if self.guard.is_on else None),
             others=self.remoting_calls.conversations(),
@@ -487,10 +488,11 @@ class Node(NodeParts):
         self.rocketmq = RocketMq(
             self.broker,
             self.calls,
-            self.settings.rocketmq_keys(),
             None if tls is None else grpc_client_credentials(tls),
             link.is_connected,
             proof,
+            None if self.settings.users == "off" else self.guard,
+            node_token(self.settings.secret()),
         )
         life.push_async_callback(self.rocketmq.stop)
         self.pages.add_metrics(Source(metrics.ROCKETMQ, lambda: self.rocketmq))
@@ -503,7 +505,6 @@ class Node(NodeParts):
             self.rocketmq.clients,
             self.admin.node_status,
             addresses=self.remoting_addresses,
-            keys=self.settings.rocketmq_keys(),
             settings=self.settings,
         )
         life.push_async_callback(self.remoting.stop)

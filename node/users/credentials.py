@@ -42,6 +42,11 @@ def node_token(secret: bytes) -> str:
     return "qln_" + hmac.new(secret, b"quorumlog client port of a node", "sha256").hexdigest()
 
 
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    """Return the headers of a call that shows a token; none without one."""
+    return (("authorization", f"Bearer {token}"),) if token else ()
+
+
 def check_certificate_name(name: str) -> None:
     """Raise ValueError unless this is a name of a certificate as a credential has it."""
     if _CERTIFICATE.match(name) is None:

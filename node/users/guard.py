@@ -84,7 +84,8 @@ class Caller:
         if rights is None:
             self.why = f"user {self.name!r} was deleted or is disabled"
             return None
-        if rights.user.credentials.get(self._identity) != self._credential:
+        # Without an identity a node of the cluster checked the credential.
+        if self._identity and rights.user.credentials.get(self._identity) != self._credential:
             self.why = f"the credential was taken from user {self.name!r}"
             return None
         return rights
@@ -160,7 +161,7 @@ class Guard:
             return self._nobody("the token is too long")
         digest = digest_of(token)
         if self._node_digest and hmac.compare_digest(digest, self._node_digest):
-            return Caller(self, "", is_node=True)
+            return self.node()
         return self._found(self.users.by_token.get(digest), "the token")
 
     def by_header(self, authorization: str) -> Caller:
@@ -191,6 +192,14 @@ class Guard:
                 f"access key {access_key[:64]!r} is unknown, or its secret is another one"
             )
         return self._found(row, f"access key {access_key[:64]!r}")
+
+    def by_name(self, name: str) -> Caller:
+        """Return the caller for whom a node of the cluster speaks; empty: it has no credential."""
+        return Caller(self, name)
+
+    def node(self) -> Caller:
+        """Return the caller that proved to be a node of the cluster."""
+        return Caller(self, "", is_node=True)
 
     def _secret(self, access_key: str, credential: Credential) -> bytes | None:
         key = access_key, credential.sealed_secret
