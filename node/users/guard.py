@@ -294,15 +294,16 @@ class Guard:
         turn in which the state may have changed."""
         if users is not self.users:
             self.users = users
-            self._end_forbidden(lambda _caller: True)
+            self.end_forbidden(lambda _caller: True)
 
     async def run(self) -> None:
         """End the calls under way whose credentials have ended, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            self._end_forbidden(lambda caller: caller.ends)
+            self.end_forbidden(lambda caller: caller.ends)
 
-    def _end_forbidden(self, is_meant: Callable[[Caller], bool]) -> None:
+    def end_forbidden(self, is_meant: Callable[[Caller], bool]) -> None:
+        """End the calls under way of the callers that are meant and may not make them any more."""
         for task, (caller, needs) in list(self._under_way.items()):
             if not is_meant(caller):
                 continue

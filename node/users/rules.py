@@ -167,7 +167,7 @@ READY_MADE: Final[Mapping[str, Role]] = MappingProxyType(
         ),
         "producer-consumer": _role(
             ("Topic:{}*", "Pub,Sub,Get,List"),
-            ("Group:{}*", "Sub,Get,List"),
+            ("Group:{}*", "Pub,Sub,Get,List"),
         ),
         "reader": _role(
             ("Topic:*", "Sub,Get,List"),

@@ -1,0 +1,178 @@
+"""Every method of every service as nobody, as a user without the right, and as the right one."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message_factory import GetMessageClass
+
+from node.services.methods import SERVICES
+from node.users.credentials import digest_of
+from node.users.needs import NEEDS, of_nodes, signed_in
+from quorumlog.pb import admin_pb2, log_pb2, users_pb2
+from store.record.message import encode_message
+from tests.node.processes import SingleNode, typed_error
+from tests.node.users_files import ADMIN_TOKEN, user_settings
+from tests.patience import PATIENCE_S
+
+METHODS = [(service, method) for service in SERVICES for method in service.methods]
+REQUESTS = {
+    "Drain": admin_pb2.DrainRequest(undo=True),
+    "Route": log_pb2.RouteRequest(topics=["orders"]),
+    "GetMessage": log_pb2.GetMessageRequest(message_id="0" * 32),
+}
+"""Where an empty request would do something, or nothing."""
+REFUSED = {"node.unauthenticated", "node.forbidden"}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SingleNode]:
+    root = tmp_path_factory.mktemp("users")
+    with SingleNode(root / "n1", **user_settings(root)) as node:
+        yield node
+
+
+def code(node: SingleNode, token: str, service: Any, method: Any, given: Any = None) -> str:
+    """Code of the error of a call, or the name of gRPC's status; empty: it was answered."""
+    kind = GetMessageClass(method.input_type)
+    request = given or REQUESTS.get(method.name) or kind()
+    metadata = [("authorization", f"Bearer {token}")] if token else []
+    with grpc.insecure_channel(node.node_json()["address"]) as channel:
+        shape = [
+            "stream" if is_stream else "unary"
+            for is_stream in (method.client_streaming, method.server_streaming)
+        ]
+        call = getattr(channel, "_".join(shape))(
+            f"/{service.full_name}/{method.name}",
+            kind.SerializeToString,
+            GetMessageClass(method.output_type).FromString,
+        )
+        timeout = 1 if method.name == "CheckTransactions" and token else PATIENCE_S
+        try:
+            given = iter([request]) if method.client_streaming else request
+            answer = call(given, metadata=metadata, timeout=timeout)
+            if method.server_streaming:
+                answer = next(answer)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return "waits"
+            return typed_error(error).code
+        return str((getattr(answer, "error", None) and answer.error.code) or "")
+
+
+def admin_call(node: SingleNode, name: str, request: Any) -> None:
+    (found,) = [row for row in METHODS if row[1].name == name]
+    assert code(node, ADMIN_TOKEN, *found, request) == ""
+
+
+def with_user(node: SingleNode, name: str, *roles: str) -> str:
+    """Make a user; return its token."""
+    token = users_pb2.Credential(id="t", token_sha256=digest_of(f"qlt_{name}"))
+    admin_call(
+        node,
+        "PutUser",
+        users_pb2.PutUserRequest(
+            name=name, roles=users_pb2.RoleNames(roles=roles), add_credentials=[token]
+        ),
+    )
+    return f"qlt_{name}"
+
+
+def test_every_method_has_a_row() -> None:
+    names = {f"{service.name}/{method.name}" for service, method in METHODS}
+    assert names == NEEDS.keys()
+
+
+def test_nobody_may_call_what_users_may(node: SingleNode) -> None:
+    for token in ("", "qlt_unknown"):
+        codes = {m.name: code(node, token, s, m) for s, m in METHODS}
+        assert codes.pop("Report") not in REFUSED, "nodes without a secret report as before"
+        assert set(codes.values()) == {"node.unauthenticated"}, codes
+
+
+def test_a_user_without_a_role_may_call_nothing_of_others(node: SingleNode) -> None:
+    token = with_user(node, "nothing")
+    rows = {(s, m): NEEDS[f"{s.name}/{m.name}"] for s, m in METHODS}
+    for (service, method), row in rows.items():
+        # An empty request of these names nothing, or what it names is checked inside.
+        if row not in (of_nodes, signed_in) and method.name not in ("Route", "QueueOffsets"):
+            assert code(node, token, service, method) == "node.forbidden", method.name
+
+
+def test_an_admin_may_call_everything(node: SingleNode) -> None:
+    codes = {m.name: code(node, ADMIN_TOKEN, s, m) for s, m in METHODS}
+    assert not REFUSED & set(codes.values()), codes
+
+
+def appended(topic: str, **how: Any) -> log_pb2.AppendRequest:
+    properties = {"DELAY": "5"} if how.get("has_delayed") else {}
+    record = encode_message(topic, 0, b"body", properties)
+    return log_pb2.AppendRequest(records=record, record_count=1, **how)
+
+
+def test_a_user_of_a_prefix_reaches_its_topics_and_no_others(node: SingleNode) -> None:
+    for topic in ("shop-a", "other"):
+        admin_call(node, "CreateTopic", admin_pb2.CreateTopicRequest(topic=topic))
+    token = with_user(node, "shop", "producer-consumer:shop-")
+    by_name = {m.name: (s, m) for s, m in METHODS}
+    attached: tuple[dict[str, Any], ...] = (
+        {},
+        {"has_delayed": True},
+        {"transaction": {"producer_group": "shop-p"}},
+        {"consumed": {"group": "shop-g"}},
+    )
+    may_not = {
+        "node.forbidden": [
+            {"transaction": {"producer_group": "other"}},
+            {"consumed": {"group": "other"}},
+            {"incarnation": {"name": "other", "number": 1}},
+        ]
+    }
+    for method, how in itertools.product(("Append", "AppendStream"), attached):
+        row = by_name[method]
+        assert code(node, token, *row, appended("other", **how)) == "node.forbidden", (method, how)
+        assert code(node, token, *row, appended("shop-a", **how)) not in REFUSED, (method, how)
+        for asked in may_not["node.forbidden"]:
+            assert code(node, token, *row, appended("shop-a", **asked)) == "node.forbidden"
+    both = encode_message("shop-a", 0, b"", {}) + encode_message("other", 0, b"", {})
+    mixed = log_pb2.AppendRequest(records=both, record_count=2)
+    assert code(node, token, *by_name["Append"], mixed) == "node.forbidden"
+    pull = by_name["Pull"]
+    assert code(node, token, *pull, log_pb2.PullRequest(topic="shop-a")) == ""
+    assert code(node, token, *pull, log_pb2.PullRequest(topic="other")) == "node.forbidden"
+
+
+def test_single_messages_and_lists_show_what_their_user_may_see(node: SingleNode) -> None:
+    for topic in ("tea-a", "coffee"):
+        admin_call(node, "CreateTopic", admin_pb2.CreateTopicRequest(topic=topic))
+    token = with_user(node, "tea", "producer-consumer:tea-")
+    with grpc.insecure_channel(node.node_json()["address"]) as channel:
+
+        def call(service: str, name: str, request: Any, kind: Any, token: str) -> Any:
+            function = channel.unary_unary(f"/quorumlog.v1.{service}/{name}", None, kind.FromString)
+            metadata = [("authorization", f"Bearer {token}")]
+            return function(request.SerializeToString(), metadata=metadata, timeout=PATIENCE_S)
+
+        def stored(topic: str) -> log_pb2.GetMessageRequest:
+            request = appended(topic)
+            receipt = call("LogService", "Append", request, log_pb2.AppendResponse, ADMIN_TOKEN)
+            message_id = f"{receipt.store_host.hex()}{receipt.position:016X}".upper()
+            return log_pb2.GetMessageRequest(message_id=message_id)
+
+        own, other = stored("tea-a"), stored("coffee")
+        found = call("LogService", "GetMessage", own, log_pb2.RecordsResponse, token)
+        assert found.record_count == 1
+        with pytest.raises(grpc.RpcError) as refused:
+            call("LogService", "GetMessage", other, log_pb2.RecordsResponse, token)
+        assert typed_error(refused.value).code == "node.forbidden"
+        topics = call(
+            "AdminService",
+            "ListTopics",
+            admin_pb2.ListTopicsRequest(with_system=True),
+            admin_pb2.ListTopicsResponse,
+            token,
+        )
+        assert [one.topic for one in topics.topics] == ["tea-a"]
+        assert (topics.matched_count, topics.topic_count) == (1, 1)

@@ -1,0 +1,170 @@
+"""Users in the replicated state: what a command may do, and what it may not."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from node.config.limits import Limits
+from node.errors.common import NodeError
+from node.state.registry import check_tables, decode_table, encode_table
+from node.state.state import State
+from node.state.tables.users import UsersTable
+from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.users_pb2 import Credential, Rates, Rule, User
+
+TOKEN = Credential(id="t", token_sha256=b"t" * 32)
+ADMIN = User(name="admin", roles=["admin"], credentials=[TOKEN], revision=1)
+
+
+def put(state: State, user: User, **changes: Any) -> str:
+    """Code of the refusal of a user with these changes; empty: it was put."""
+    changed = User()
+    changed.CopyFrom(user)
+    must_be_first = bool(changes.pop("must_be_first", False))
+    for name in changes:
+        changed.ClearField(name)  # type: ignore[arg-type]
+    changed.MergeFrom(User(name=changed.name, **changes))
+    command = Command.PutUser(user=changed, must_be_first=must_be_first)
+    return code(state.apply_command(Command(put_user=command), 0))
+
+
+def put_role(state: State, name: str, *rules: Rule) -> str:
+    return code(state.apply_command(Command(put_role=Command.PutRole(name=name, rules=rules)), 0))
+
+
+def delete_user(state: State, name: str) -> str:
+    return code(state.apply_command(Command(delete_user=Command.DeleteUser(name=name)), 0))
+
+
+def delete_role(state: State, name: str) -> str:
+    return code(state.apply_command(Command(delete_role=Command.DeleteRole(name=name)), 0))
+
+
+def code(refusal: NodeError | None) -> str:
+    return "" if refusal is None else refusal.code
+
+
+def begun() -> State:
+    state = State(Limits())
+    assert put(state, ADMIN, must_be_first=True) == ""
+    return state
+
+
+def test_the_first_user_comes_once() -> None:
+    state = begun()
+    assert put(state, User(name="b", revision=1), must_be_first=True) == "node.user_exists"
+    assert put(state, User(name="b", revision=1)) == ""
+    assert list(state.table(UsersTable).users.users) == ["admin", "b"]
+
+
+def test_of_two_changes_at_once_one_is_refused() -> None:
+    state = begun()
+    assert put(state, ADMIN, roles=["admin", "reader"], revision=2) == ""
+    assert put(state, ADMIN, roles=["admin", "operator"], revision=2) == "node.user_changed"
+    assert put(state, ADMIN) == "node.user_exists"
+    assert put(state, User(name="new", revision=2)) == "node.unknown_user"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"roles": ["operator"]},
+        {"credentials": []},
+        {"is_disabled": True},
+    ],
+)
+def test_no_change_leaves_a_cluster_without_an_admin(change: dict[str, Any]) -> None:
+    state = begun()
+    before = state.table(UsersTable).content()
+    assert put(state, ADMIN, revision=2, **change) == "node.last_admin"
+    assert delete_user(state, "admin") == "node.last_admin"
+    assert state.table(UsersTable).content() == before
+    second = User(name="b", roles=["admin"], revision=1)
+    second.credentials.add(id="t", certificate="CN=b")
+    assert put(state, second) == ""
+    assert put(state, ADMIN, revision=2, **change) == ""
+    assert delete_user(state, "b") == "node.last_admin"
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        ({"roles": ["nothing"]}, "node.unknown_role"),
+        ({"roles": ["producer-consumer"]}, "node.bad_request"),
+        ({"roles": ["producer-consumer:"]}, "node.bad_request"),
+        ({"roles": ["reader:a"]}, "node.bad_request"),
+        ({"roles": [f"producer-consumer:{n}" for n in range(51)]}, "node.bad_request"),
+        ({"roles": ["producer-consumer:" + "a" * 256]}, "node.bad_request"),
+        ({"credentials": [Credential(id="x")]}, "node.bad_request"),
+        ({"credentials": [Credential(id="", certificate="CN=a")]}, "node.bad_request"),
+        ({"credentials": [Credential(id="x", certificate="O=a")]}, "node.bad_request"),
+        ({"credentials": [Credential(id="x", token_sha256=b"short")]}, "node.bad_request"),
+        ({"credentials": [Credential(id="x", certificate=f"CN={n}") for n in "ab"]},
+         "node.bad_request"),
+        ({"credentials": [Credential(id=f"x{n}", certificate=f"CN={n}") for n in range(17)]},
+         "node.bad_request"),
+        ({"credentials": [Credential(id="x", token_sha256=b"t" * 32)]}, "node.credential_taken"),
+    ],
+)  # fmt: skip
+def test_a_user_that_cannot_be_is_refused(change: dict[str, Any], refusal: str) -> None:
+    state = begun()
+    assert put(state, User(name="b", revision=1), **change) == refusal
+    assert put(state, User(name="not a name", revision=1)) == "node.bad_request"
+    assert list(state.table(UsersTable).users.users) == ["admin"]
+
+
+def rule(resource: str, *actions: str, deny: bool = False) -> Rule:
+    return Rule(resource=resource, actions=actions, deny=deny)
+
+
+def test_roles_are_made_used_and_deleted() -> None:
+    state = begun()
+    assert put_role(state, "admin", rule("Topic:*", "Pub")) == "node.bad_request", "ready-made"
+    assert put_role(state, "auditor", rule("Topic:a b", "Pub")) == "node.bad_request"
+    assert put_role(state, "auditor") == "node.bad_request"
+    assert put_role(state, "auditor", rule("Topic:*", "Sub"), rule("Group:*", "Get")) == ""
+    assert put(state, User(name="b", roles=["auditor"], revision=1)) == ""
+    assert delete_role(state, "auditor") == "node.role_in_use"
+    assert put_role(state, "auditor", rule("Topic:{}*", "Sub")) == "node.role_in_use"
+    assert put(state, User(name="b", roles=["reader"], revision=2)) == ""
+    assert delete_role(state, "auditor") == ""
+    assert delete_role(state, "auditor") == "node.unknown_role"
+
+
+def test_a_role_of_the_last_admin_stays_one_that_changes_users() -> None:
+    state = begun()
+    assert put_role(state, "owner", rule("Cluster:*", "Update")) == ""
+    owner = User(name="admin", roles=["owner"], credentials=[TOKEN], revision=2)
+    assert put(state, owner) == ""
+    no_users = rule("Cluster:users", "Update", deny=True)
+    assert put_role(state, "owner", rule("Cluster:*", "Update"), no_users) == "node.last_admin"
+
+
+def everything() -> Iterable[User]:
+    full = User(name="b", roles=["reader", "producer-consumer:b-"], is_disabled=True, revision=1)
+    full.credentials.add(id="k", sealed_secret=b"sealed", expires_unix_ms=7)
+    full.credentials.add(id="c", certificate="URI:spiffe://b")
+    full.rates.CopyFrom(Rates(bytes_per_second=1, messages_per_second=2, connections=3))
+    yield full
+    yield User(name="c", revision=1)
+
+
+def test_a_copy_of_the_state_has_the_same_users() -> None:
+    state = begun()
+    assert UsersTable.name not in State(Limits()).image().tables, "as before there were users"
+    assert all(put(state, user) == "" for user in everything())
+    assert put_role(state, "r", rule("Topic:{}*", "Pub", "Get", deny=True)) == ""
+    image = state.image()
+    table = check_tables(image.tables)[UsersTable.name]
+    read = decode_table(UsersTable, encode_table(UsersTable, table, 0))
+    again = UsersTable(Limits(), read)
+    assert again.content() == state.table(UsersTable).content()
+    assert json.dumps(read.content) == json.dumps(table.content)
+    known, users = again.users, state.table(UsersTable).users
+    assert known.roles == users.roles
+    assert known.users.keys() == users.users.keys()
+    assert known.by_token.keys() == users.by_token.keys()
+    assert len(known.by_certificate) == 1
+    assert known.users["b"].rates == users.users["b"].rates

@@ -1,0 +1,203 @@
+"""The guard: who calls, and the end of a call whose right is taken while it waits."""
+
+import asyncio
+import hashlib
+import hmac
+
+import pytest
+
+from node.errors.users import ForbiddenError, UnauthenticatedError
+from node.users.calling import calling, may, require
+from node.users.credentials import SecretBox, digest_of, node_token
+from node.users.guard import Caller, Guard
+from node.users.needs import NEEDS
+from node.users.rules import Action, Kind
+from node.users.users import Credential, Rates, User, Users
+from quorumlog.pb.log_pb2 import PullRequest, RouteRequest
+from quorumlog.pb.nameserver_pb2 import ReportRequest
+
+BOX = SecretBox(b"k" * 32)
+PULL = "LogService/Pull"
+ENDS_MS = 1_000
+
+
+def user(name: str, *roles: str, is_disabled: bool = False, **credentials: Credential) -> User:
+    return User(name, roles, is_disabled, credentials, Rates(), 1)
+
+
+def users(*those: User) -> Users:
+    return Users({one.name: one for one in those}, {})
+
+
+SHOP = user(
+    "shop",
+    "producer-consumer:shop-",
+    token=Credential(token_sha256=digest_of("token")),
+    short=Credential(token_sha256=digest_of("short"), expires_unix_ms=ENDS_MS),
+    key=Credential(sealed_secret=BOX.seal("key", b"secret of shop")),
+    sealed_elsewhere=Credential(sealed_secret=SecretBox(b"l" * 32).seal("key", b"secret")),
+    certificate=Credential(certificate="DNS:shop.example"),
+)
+
+
+def guarded(*those: User, now_ms: int = 0, secret: bytes = b"") -> Guard:
+    guard = Guard("on", lambda: now_ms, BOX, node_token(secret))
+    guard.look(users(*those))
+    return guard
+
+
+def callers(guard: Guard) -> dict[str, Caller]:
+    def with_secret(key: str, secret: bytes) -> Caller:
+        mac = hmac.new(secret, b"text", hashlib.sha1).digest()
+        return guard.by_signature(
+            key, lambda tried: hmac.new(tried, b"text", hashlib.sha1).digest() == mac
+        )
+
+    return {
+        "token": guard.by_header("Bearer token"),
+        "lower case": guard.by_header("bearer  token"),
+        "key": with_secret("key", b"secret of shop"),
+        "certificate": guard.by_certificate(["CN=x", "DNS:shop.example"]),
+        "no header": guard.by_header(""),
+        "basic": guard.by_header("Basic dG9rZW4="),
+        "wrong token": guard.by_header("Bearer token2"),
+        "ended token": guard.by_header("Bearer short"),
+        "long token": guard.by_header("Bearer " + "t" * 10_000),
+        "wrong secret": with_secret("key", b"secret of soap"),
+        "unknown key": with_secret("kex", b"\0" * 32),
+        "sealed elsewhere": with_secret("sealed_elsewhere", b"secret"),
+        "other certificate": guard.by_certificate(["CN=shop.example"]),
+        "no certificate": guard.by_certificate([]),
+    }
+
+
+GOOD = ("token", "lower case", "key", "certificate")
+
+
+def test_a_credential_makes_a_caller_and_nothing_else_does() -> None:
+    guard = guarded(SHOP, now_ms=ENDS_MS)
+    for what, caller in callers(guard).items():
+        if what in GOOD:
+            assert caller.rights.user is SHOP, what
+        else:
+            with pytest.raises(UnauthenticatedError):
+                assert caller.rights, what
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        users(),
+        users(user("shop", "admin", is_disabled=True, **SHOP.credentials)),
+        users(user("shop", "admin", token=Credential(token_sha256=digest_of("new")))),
+    ],
+    ids=["deleted", "disabled", "other credentials"],
+)
+def test_a_caller_is_no_user_once_its_credential_is_gone(later: Users) -> None:
+    guard = guarded(SHOP)
+    known = [caller for what, caller in callers(guard).items() if what in GOOD]
+    guard.look(later)
+    for caller in known:
+        with pytest.raises(UnauthenticatedError):
+            caller.publish([(b"shop-a", 0)])
+
+
+async def test_a_call_is_made_in_the_name_of_its_caller() -> None:
+    guard = guarded(SHOP)
+    caller = guard.by_token("token")
+    assert may(Action.SUB, Kind.TOPIC, "other"), "the node itself may do everything"
+    with guard.serving(caller, PULL, NEEDS[PULL], PullRequest(topic="shop-a", group="shop-g")):
+        assert calling() is caller
+        assert may(Action.SUB, Kind.TOPIC, "shop-b")
+        assert not may(Action.SUB, Kind.TOPIC, "other")
+        with pytest.raises(ForbiddenError, match="'shop' lacks Sub on Topic:other"):
+            require(Action.SUB, Kind.TOPIC, "other")
+
+
+@pytest.mark.parametrize(
+    "request_", [PullRequest(topic="other"), PullRequest(topic="shop-a", group="other")]
+)
+async def test_all_that_a_call_needs_is_needed(request_: PullRequest) -> None:
+    guard = guarded(SHOP)
+    refused = []
+    guard.on_refused = lambda name, method, _error: refused.append((name, method))
+    with (
+        pytest.raises(ForbiddenError),
+        guard.serving(guard.by_token("token"), PULL, NEEDS[PULL], request_),
+    ):
+        raise AssertionError("it was served")
+    assert refused == [("shop", PULL)]
+    assert guard.refused["forbidden"] == 1
+
+
+@pytest.mark.parametrize("how", ["deleted", "role", "ended"])
+async def test_a_call_that_waits_ends_when_its_right_is_taken(how: str) -> None:
+    now_ms = 0
+    guard = Guard("on", lambda: now_ms, BOX)
+    guard.look(users(SHOP))
+    begun = asyncio.Event()
+
+    async def wait(token: str) -> None:
+        request = PullRequest(topic="shop-a")
+        with guard.serving(guard.by_token(token), PULL, NEEDS[PULL], request):
+            begun.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(wait("short" if how == "ended" else "token"))
+    await begun.wait()
+    if how == "deleted":
+        guard.look(users())
+    elif how == "role":
+        guard.look(users(user("shop", "producer-consumer:soap-", **SHOP.credentials)))
+    else:
+        now_ms = ENDS_MS
+        guard.end_forbidden(lambda caller: caller.ends)
+    with pytest.raises(ForbiddenError if how == "role" else UnauthenticatedError):
+        await task
+
+
+async def test_a_call_that_keeps_its_right_goes_on_and_its_own_end_is_its_own() -> None:
+    guard = guarded(SHOP)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> str:
+        request = PullRequest(topic="shop-a")
+        with guard.serving(guard.by_token("token"), PULL, NEEDS[PULL], request):
+            begun.set()
+            await go_on.wait()
+            return "served"
+
+    tasks = [asyncio.create_task(wait()) for _ in range(2)]
+    await begun.wait()
+    await asyncio.sleep(0)
+    guard.look(users(user("shop", "admin", **SHOP.credentials)))
+    tasks[1].cancel()
+    go_on.set()
+    assert await tasks[0] == "served"
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[1]
+
+
+async def test_nodes_show_what_the_secret_makes_and_others_cannot_report() -> None:
+    guard = guarded(SHOP, secret=b"secret of the cluster")
+    report = "NameServerService/Report"
+    assert guard.is_checked(report, NEEDS[report])
+    assert not guarded(SHOP).is_checked(report, NEEDS[report]), "no secret: as without users"
+    node = guard.by_token(node_token(b"secret of the cluster"))
+    with guard.serving(node, report, NEEDS[report], ReportRequest()):
+        assert may(Action.DELETE, Kind.TOPIC, "any")
+    for other in (guard.by_token("token"), guard.by_token(node_token(b"other"))):
+        with (
+            pytest.raises(UnauthenticatedError),
+            guard.serving(other, report, NEEDS[report], ReportRequest()),
+        ):
+            raise AssertionError("it was served")
+
+
+def test_the_way_to_the_cluster_is_open_and_its_topics_are_not() -> None:
+    guard, route = guarded(SHOP), NEEDS["LogService/Route"]
+    nobody = guard.by_header("")
+    assert guard.needs_of(nobody, "LogService/Route", route, RouteRequest()) is None
+    needs = guard.needs_of(nobody, "LogService/Route", route, RouteRequest(topics=["shop-a"]))
+    with pytest.raises(UnauthenticatedError):
+        guard.check(nobody, "LogService/Route", needs)

@@ -1,0 +1,18 @@
+"""Nodes with users for tests: the first user, its token, and the settings that name them."""
+
+from pathlib import Path
+
+from node.config.users import first_user_text
+from node.users.credentials import digest_of
+
+ADMIN_TOKEN = "qlt_admin"
+
+
+def user_settings(directory: Path, mode: str = "on") -> dict[str, str]:
+    """Write the files of users into a directory; return the settings of a node with them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    first, key = directory / "first-user.json", directory / "users.key"
+    first.write_text(first_user_text("admin", digest_of(ADMIN_TOKEN)))
+    key.write_text("5" * 64)
+    key.chmod(0o600)
+    return {"users": mode, "users_file": str(first), "users_key_file": str(key)}
