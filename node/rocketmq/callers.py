@@ -26,7 +26,7 @@ HOPS_HEADER: Final = "x-quorumlog-hops"
 CLIENT_HEADER: Final = "x-quorumlog-client"
 """The client of a forwarded call, as host:port, which pays for it."""
 USER_HEADER: Final = "x-quorumlog-user"
-"""The user of the client of a forwarded call, who showed a client certificate."""
+"""The user of the client of a forwarded call that has no header `authorization` of its own."""
 _CLIENT_ID: Final = "x-mq-client-id"
 _CLIENT_ID_LENGTH_MAX: Final = 255
 _HEADER: Final = re.compile(
@@ -86,10 +86,10 @@ def caller_of(
         address = address_of(peer)  # None: not of TCP.
         remote = peer if address is None else f"{address[0]}:{address[1]}"
     user = None
-    if users is not None and not headers.get(AUTHORIZATION) and is_forwarded:
-        user = users.by_name(headers.get(USER_HEADER, ""))
-    elif users is not None:
+    if users is not None:
         user = user_of(users, headers, certificate_names(context.auth_context()))
+        if user.is_node or (is_forwarded and not headers.get(AUTHORIZATION)):
+            user = users.by_name(headers.get(USER_HEADER, ""))
     return Caller(method, data, headers, hop_count, deadline_s, remote, client_id, user)
 
 

@@ -20,7 +20,7 @@ from node.rocketmq.hold import NothingDoneError, T, answer_of_leader
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import Kind, caller
 from node.runtime.channel_options import CHANNEL_OPTIONS
-from node.services.door import TOKEN_HEADER
+from node.services.door import AUTHORIZATION, TOKEN_HEADER
 from node.services.server import STREAM_COUNT_MAX
 from node.users.credentials import bearer
 from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
@@ -174,8 +174,8 @@ class Forwarder:
                 yield data
 
     def _metadata(self, call: Caller, address: str) -> tuple[tuple[str, str], ...]:
-        """Return the headers for a node: those of the client that mean something, and its address,
-        if the node can be shown its token."""
+        """Return the headers for a node: those of the client that mean something, its address, if
+        the node can be shown its token, and its user. Raises NothingDoneError."""
         kept = [
             (name, value) for name, value in call.headers.items() if name.startswith(_PASSED_ON)
         ]
@@ -183,8 +183,12 @@ class Forwarder:
         token = self._token_of(self._cluster.node_at(address))
         if token:
             kept += [(CLIENT_HEADER, call.remote), (TOKEN_HEADER, token.hex())]
-            if call.user is not None and call.user.name:
-                kept.append((USER_HEADER, call.user.name))
+        if call.user is not None and not call.headers.get(AUTHORIZATION):
+            # Without a proof the other node would take this one's certificate for the client's.
+            if not token and not self._node_token:
+                text = f"this node cannot speak for a user at {address}; set secret_file"
+                raise NothingDoneError(CallRefusedError(Code.HA_NOT_AVAILABLE, text))
+            kept += [(USER_HEADER, call.user.name), *(() if token else bearer(self._node_token))]
         return tuple(kept)
 
     def _own_metadata(self, address: str) -> tuple[tuple[str, str], ...]:

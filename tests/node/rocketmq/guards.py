@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 from base64 import b64encode
+from collections.abc import Mapping
 
 from node.rocketmq.remoting.access import signature
 from node.rocketmq.remoting.protocol.command import Command
@@ -16,7 +17,7 @@ KEY, SECRET = "rocketmq2", "12345678"
 TIME = "20261122T070000Z"
 
 
-def guard_of(roles: dict[str, tuple[str, ...]], own: dict[str, Role] | None = None) -> Guard:
+def guard_of(roles: Mapping[str, tuple[str, ...]], own: Mapping[str, Role] | None = None) -> Guard:
     """Return a guard whose users have an access key of their name, and the roles."""
     guard = Guard("on", lambda: 1, SecretBox(bytes(32)))
     allow(guard, roles, own)
@@ -24,7 +25,7 @@ def guard_of(roles: dict[str, tuple[str, ...]], own: dict[str, Role] | None = No
 
 
 def allow(
-    guard: Guard, roles: dict[str, tuple[str, ...]], own: dict[str, Role] | None = None
+    guard: Guard, roles: Mapping[str, tuple[str, ...]], own: Mapping[str, Role] | None = None
 ) -> None:
     """Have a guard know these users, and no others."""
     assert guard.box is not None

@@ -10,9 +10,13 @@ from google.protobuf.duration_pb2 import Duration
 
 from node.config.settings import Settings
 from node.peers.security.tls import client_port_context
+from node.rocketmq.callers import CLIENT_HEADER, USER_HEADER
+from node.rocketmq.forwarder import SERVICE
 from node.rocketmq.needs import COMMAND_NEEDS, METHOD_NEEDS, open_to_all
 from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.rocketmq.remoting.protocol.command import Command
+from node.rocketmq.remoting.protocol.marks import FORWARDED, GREETING, NAME, TOKEN, USER
+from node.services.door import TOKEN_HEADER
 from node.users.guard import Guard
 from node.users.rules import Action, Kind, Resource, Rule
 from qlog.server.authority import Authority
@@ -251,7 +255,7 @@ async def test_a_producer_hears_of_transactions_of_topics_that_it_may_send_to(
         reads = pb.Subscription(group=pb.Resource(name="hers"), subscriptions=[entry])
         for name, count in (("hers", 0), ("shop", 1)):
             metadata = (("x-mq-client-id", name), *headers(name).items())
-            method = gateway.channel.stream_stream(f"/{test_service.SERVICE}/Telemetry")
+            method = gateway.channel.stream_stream(f"/{SERVICE}/Telemetry")
             stream: Any = method(metadata=metadata, timeout=PATIENCE_S)
             for settings, code in (
                 (pb.Settings(subscription=reads), Code.FORBIDDEN),
@@ -262,3 +266,30 @@ async def test_a_producer_hears_of_transactions_of_topics_that_it_may_send_to(
                 assert answer.status.code == code, answer
             assert len(list(gateway.rocketmq.clients.producers_of("shop"))) == count
         assert not gateway.rocketmq.clients.consumers
+
+
+async def test_a_node_tells_the_leader_whose_call_it_is(tmp_path: Path) -> None:
+    sent = send_fields("shop", 0, "g0-n1")
+    mark = {FORWARDED: "127.0.0.1:1", NAME: "0"}
+    async with gateway_with_users(tmp_path) as (gateway, _, trusting):
+        node = await gateway.client(tls=trusting)
+        assert (await node.ask(GREETING, {TOKEN: test_service.TOKEN.hex()})).code == 0
+        for user, said in (("shop", None), ("hers", "lacks"), ("", "shows no credential")):
+            heard = await node.ask(codes.SEND, sent | mark | {USER: user}, b"x")
+            assert (heard.code == 0) is (said is None), heard
+            assert (said or "") in str(heard.remark or "")
+        told = signed("hers", sent, b"x") | mark | {USER: "shop"}
+        assert (await node.ask(codes.SEND, told, b"x")).code == DENIED, "it is the signer's"
+    async with test_service.gateway_at(tmp_path / "n2", guard_of(ROLES)) as grpc_gateway:
+        await grpc_gateway.node.create_topic("shop", queue_count=1)
+        proof = ((CLIENT_HEADER, "10.0.0.1:1"), (TOKEN_HEADER, test_service.TOKEN.hex()))
+        for metadata, code in (
+            ((*proof, (USER_HEADER, "shop")), Code.OK),
+            ((*proof, (USER_HEADER, "hers")), Code.FORBIDDEN),
+            ((*proof, (USER_HEADER, "shop"), *headers("hers").items()), Code.FORBIDDEN),
+            (proof, Code.UNAUTHORIZED),
+            (((CLIENT_HEADER, "10.0.0.1:1"), (USER_HEADER, "root")), Code.UNAUTHORIZED),
+        ):
+            request = test_service.send(topic="shop")
+            answer = await grpc_gateway.call("SendMessage", request, (*CLIENT, *metadata))
+            assert answer.status.code == code, answer

@@ -28,8 +28,12 @@ PASSING = {
 }
 DAMAGE, UNDER_REPAIR = (CorruptionError("file", 7, "body CRC", "1", "2") for _ in range(2))
 UNDER_REPAIR.note_repair()
-OF_USERS = {users.UnauthenticatedError, users.ForbiddenError, users.RateLimitedError}
-KINDS = [
+OF_USERS: set[type[NodeError]] = {
+    users.UnauthenticatedError,
+    users.ForbiddenError,
+    users.RateLimitedError,
+}
+KINDS: list[type[NodeError | StoreError | RaftError]] = [
     *(set(error_classes()) - {*classes_in(nameserver), *classes_in(users)}),
     *OF_USERS,
 ]
