@@ -24,7 +24,7 @@ from node.rocketmq.calls.send import SendCalls
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.forwarder import SERVICE, Forwarder
-from node.rocketmq.needs import METHOD_NEEDS, open_to_all
+from node.rocketmq.needs import METHOD_NEEDS
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.messages import Deliveries
 from node.rocketmq.protocol.names import group_name
@@ -242,7 +242,7 @@ class RocketMq:
     def _admit(self, name: str, data: bytes, context: Any) -> Caller:
         caller = caller_of(name, data, context, self._proof.is_own, self._users)
         user = caller.user
-        if user is not None and user.guard.is_on and METHOD_NEEDS[name] is not open_to_all:
+        if user is not None and user.guard.is_on:
             user.guard.check(user, f"{_NAME}/{name}", ())  # Before the request is read.
         return caller
 
