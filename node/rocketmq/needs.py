@@ -1,8 +1,8 @@
 """What each call of RocketMQ's protocols needs: one table for both, as `node.users.needs` has it.
 
-Owns the rows. A method or a code without one keeps a node from starting. A topic or group in the
-body of a classic command is asked for by the part that reads it (`calling`), and the row says so
-with `signed_in`. Source of the words: RocketMQ 5, authorization (ACL 2.0).
+Owns the rows. A method or a code without one keeps a node from starting. The part that reads the
+body of a classic command requires the right to what it names (`calling`), and the row says so with
+`signed_in`. Source of the words: RocketMQ 5, authorization (ACL 2.0).
 """
 
 from collections.abc import Iterable, Mapping

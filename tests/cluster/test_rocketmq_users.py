@@ -23,7 +23,12 @@ from tests.patience import PATIENCE_S
 SETTINGS = {"file_size_bytes": "16MiB"}
 
 
-async def put_user(cluster: LocalCluster, name: str, *roles: str) -> None:
+async def put_user(
+    cluster: LocalCluster,
+    name: str,
+    *roles: str,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> None:
     """Make a user whose access key has its name."""
     put = PutUserRequest(
         name=name,
@@ -31,7 +36,9 @@ async def put_user(cluster: LocalCluster, name: str, *roles: str) -> None:
         add_credentials=[Credential(id=name)],
         secrets=[SECRET.encode()],
     )
-    async with grpc.aio.insecure_channel(cluster.address(cluster.leader_id())) as channel:
+    address = cluster.address(cluster.leader_id())
+    secure = credentials and grpc.aio.secure_channel(address, credentials)
+    async with secure or grpc.aio.insecure_channel(address) as channel:
         method = channel.unary_unary(
             "/quorumlog.v1.UserService/PutUser",
             PutUserRequest.SerializeToString,

@@ -82,3 +82,15 @@ async def test_signed_administration_is_taken_over_tls_only(tmp_path: Path) -> N
 def administration(gateway: Gateway) -> list[int]:
     rows = gateway.remoting.handlers().items()
     return [code for code, served in rows if served.is_administration]
+
+
+async def test_a_command_that_is_sent_again_as_another_has_the_rights_of_its_user(
+    tmp_path: Path,
+) -> None:
+    async with client_at(tmp_path, guard=guard_of({"eve": ("reader",)})) as (_, client):
+        names = {"topic": "orders", "b": "orders", "consumerGroup": "readers", "queueId": "0"}
+        overheard = signed("eve", names | {"commitOffset": "0"})
+        assert (await client.ask(codes.MAX, overheard)).code == 0
+        for code in (codes.SEND, codes.COMMIT, codes.POP, codes.UNREGISTER, codes.DELETE_TOPIC):
+            heard = await client.ask(code, overheard)
+            assert (heard.code, "user 'eve' lacks" in str(heard.remark)) == (DENIED, True)
