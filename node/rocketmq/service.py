@@ -36,7 +36,7 @@ from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.message_bounds import bounded_message
 from node.services.bounds.bounded import refusing
 from node.services.calls import ServedCalls, ServicerContext, refuse
-from node.users.guard import Guard
+from node.users import guard
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NodeId
@@ -77,7 +77,7 @@ class RocketMq:
         credentials: grpc.ChannelCredentials | None,
         is_connected: Callable[[NodeId], bool],
         proof: NodeProof,
-        users: Guard | None = None,
+        users: guard.Guard | None = None,
         node_token: str = "",
     ) -> None:
         """`credentials` are for forwarded calls, and `node_token` for this node's own ones;
@@ -171,7 +171,9 @@ class RocketMq:
             try:
                 caller = self._admit(name, data, context)
                 request = _parse(method.request, data)
-                with self._serving(caller, request):
+                if caller.user is None:
+                    return await self._dispatch(caller, method, request)
+                with self._serving(caller, caller.user, request):
                     return await self._dispatch(caller, method, request)
             except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
                 return self._failure(full_name, method.response, error)
@@ -208,7 +210,7 @@ class RocketMq:
                 request = data
                 if isinstance(data, bytes):
                     request = _parse(getattr(pb, f"{name}Request"), data)
-                with self._serving(caller, request):
+                with self._serving(caller, caller.user, request):
                     async for element in await begin(caller, request):
                         yield element if isinstance(element, bytes) else element.SerializeToString()
             except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
@@ -246,9 +248,11 @@ class RocketMq:
             user.guard.check(user, f"{_NAME}/{name}", ())  # Before the request is read.
         return caller
 
-    def _serving(self, caller: Caller, request: object) -> AbstractContextManager[None]:
+    def _serving(
+        self, caller: Caller, user: guard.Caller | None, request: object
+    ) -> AbstractContextManager[None]:
         """Check a call and run it in the name of its user; without a check where users are off."""
-        user, method = caller.user, caller.method
+        method = caller.method
         if user is None or not user.guard.is_on:
             return nullcontext()
         return user.guard.serving(user, f"{_NAME}/{method}", METHOD_NEEDS[method], request)

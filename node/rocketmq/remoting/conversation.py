@@ -277,7 +277,8 @@ class RemotingConnection:
         calls, lease = self._calls, self._lease
         name = _NAMES.get(command.code, _UNKNOWN_NAME)
         calls.served.counters.begun[name] += 1
-        request = Request(command, self, self._user(command))
+        guard = calls.guard
+        request = Request(command, self, None if guard is None else self._user(guard, command))
         size_bytes = len(header) + len(body)
         charges: list[Charge] = []
         call = _Call(name, request, size_bytes, charges)
@@ -315,11 +316,8 @@ class RemotingConnection:
             future, answer = begun
             future.add_done_callback(partial(self._on_done, call, answer, served.handler))
 
-    def _user(self, command: Command) -> Caller | None:
-        """Return who sent a command; None: users are off."""
-        guard = self._calls.guard
-        if guard is None:
-            return None
+    def _user(self, guard: Guard, command: Command) -> Caller:
+        """Return who sent a command."""
         if ACCESS_KEY in command.ext:
             return signer(guard, command)
         if not self.is_node:
