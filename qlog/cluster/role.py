@@ -21,15 +21,25 @@ if TYPE_CHECKING:
 _ACTIONS = ("Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
 
 
+def _parse_resource(text: str) -> str:
+    """Raises ValueError; the rest of the name is for the node to check."""
+    if not text.lower().startswith(("cluster:", "topic:", "group:")):
+        raise ValueError(f"{text!r} is no resource; use Cluster:NAME, Topic:NAME or Group:NAME")
+    return text
+
+
 def _parse_rule(text: str) -> tuple[str, tuple[str, ...]]:
-    """Read 'Topic:shop-* Pub,Sub'. Raises ValueError; names are for the node to check."""
-    resource, _, actions = text.strip().partition(" ")
-    if ":" not in resource or not actions.strip():
-        raise ValueError(f"{text!r} is no rule; use 'Topic:shop-* Pub,Sub'")
-    return resource, tuple(action.strip() for action in actions.split(","))
+    """Read 'Topic:shop-* Pub,Sub'. Raises ValueError."""
+    resource, _, listed = text.strip().partition(" ")
+    actions = tuple(action.strip() for action in listed.split(","))
+    if not {action.lower() for action in actions} <= {action.lower() for action in _ACTIONS}:
+        rule = f"'Topic:shop-* Pub,Sub', with actions of {', '.join(_ACTIONS)}"
+        raise ValueError(f"{text!r} is no rule; use {rule}")
+    return _parse_resource(resource), actions
 
 
 _RULE = Parsed("rule", _parse_rule)
+_RESOURCE = Parsed("resource", _parse_resource)
 
 
 @click.group()
@@ -97,7 +107,7 @@ async def create(
 
     \b
     Examples:
-      qlog role create shop --allow 'Topic:shop-* Pub,Sub' --allow 'Group:shop Sub'
+      qlog role create shop --allow 'Topic:shop-* Pub' --allow 'Group:shop Sub'
       qlog role create team --allow 'Topic:{}* Pub,Get' --deny 'Topic:{}-pay Pub'
     """
     from quorumlog.admin.types import Rule
@@ -140,7 +150,7 @@ def acl() -> None:
 @acl.command()
 @click.argument("user", metavar="USER", shell_complete=names.users)
 @click.argument("action", metavar="ACTION", type=click.Choice(_ACTIONS, case_sensitive=False))
-@click.argument("resource", metavar="RESOURCE")
+@click.argument("resource", metavar="RESOURCE", type=_RESOURCE)
 @cluster_command
 async def explain(client: "Client", user: str, action: str, resource: str) -> Printout:
     """Say whether a user may do something, and which rule of which role decides.

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -118,7 +119,7 @@ def _written(path: Path | None, text: str) -> Iterator[None]:
 def _secret_of(path: Path) -> tuple[str, Path | None]:
     """Return the secret of a file; if there is none a new secret, and where to write it."""
     if not path.exists():
-        return new_token(), path
+        return token_urlsafe(32), path
     try:
         secret = read_user_text(path).strip()
         if not secret:
@@ -274,7 +275,7 @@ def create(
     Examples:
       qlog user create shop --role producer-consumer:shop- --token-file shop.token
       qlog user create eve --role reader --token-file eve.token --expires 90d
-      qlog user create erp --role reader --access-key ERP1 --secret-file erp.secret
+      qlog user create erp --role reader --access-key E1 --secret-file e1.secret
       qlog user create web --role reader --certificate CN=web.example
     """
     if (access_key is None) is not (secret_file is None):

@@ -102,6 +102,8 @@ def test_explain_names_the_rule_that_decides(qlog: Operator) -> None:
     said = qlog("acl", "explain", "eve", "pub", "Topic:x-pay", code=1).stdout
     assert said == "user eve may not Pub on Topic:x-pay: DENY Topic:x-pay Pub of role team\n"
     assert qlog.json("acl", "explain", "eve", "Sub", "Topic:x-pay")["is_allowed"] is True
+    for wrong in ("Topic:x Pubb", "Queue:x Pub", "Topic:x"):
+        assert "Topic:" in qlog("role", "create", "y", "--allow", wrong, code=2).stderr
     assert "no rule" in qlog("acl", "explain", "eve", "Get", "Group:g", code=1).stdout
     assert "team" in qlog("role", "list").stdout
     qlog("role", "delete", "team", "--yes", code=5)  # A user has it.
