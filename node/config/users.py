@@ -19,7 +19,7 @@ __all__ = ["KEY_VARIABLE", "first_user_text", "read_first_user", "read_users_key
 KEY_VARIABLE: Final = "QUORUMLOG_USERS_KEY"
 FIRST_USER_ROLE: Final = "admin"
 FIRST_CREDENTIAL: Final = "first"
-_DO: Final = "write it anew with 'qlog user init FILE'"
+_DO: Final = "write it again with 'qlog user init FILE'"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
 

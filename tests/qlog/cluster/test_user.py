@@ -66,7 +66,7 @@ def test_a_user_works_with_the_token_that_was_written(qlog: Operator, tmp_path: 
     assert {stat.S_IMODE(path.stat().st_mode) for path in (token, secret)} == {0o600}
     assert qlog("--token-file", token, "user", "whoami", "-o", "json").stdout.count("shop") == 2
     shown = token.read_text().strip()
-    only_token = {TOKEN_FILE_VARIABLE: None, TOKEN_VARIABLE: shown}
+    only_token: Any = {TOKEN_FILE_VARIABLE: None, TOKEN_VARIABLE: shown}
     assert '"shop"' in qlog("user", "whoami", "-o", "json", **only_token).stdout
 
     qlog("topic", "create", "shop-orders")
