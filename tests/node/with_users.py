@@ -1,14 +1,11 @@
 """A real node that has users on, and the token of its first user."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from quorumlog import sync
-from quorumlog.errors import PermissionDeniedError
 from quorumlog.user_tokens import digest_of, first_user_text, new_token
 from tests.node.processes import SingleNode
-from tests.patience import wait_for
 
 
 def user_files(directory: Path) -> tuple[dict[str, str], str]:
@@ -26,12 +23,4 @@ def node_with_users(directory: Path, **flags: str) -> Iterator[tuple[str, str]]:
     """Run one node with users on; yield its address and the token of the user `admin`."""
     settings, token = user_files(directory)
     with SingleNode(directory / "n", users="on", **settings, **flags) as node:
-        address = node.node_json()["address"]
-
-        def is_made() -> bool:
-            with sync.connect(address, token=token) as client, suppress(PermissionDeniedError):
-                return client.admin.who_am_i().name == "admin"
-            return False
-
-        wait_for("the first user", is_made)
-        yield address, token
+        yield node.node_json()["address"], token
