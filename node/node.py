@@ -463,11 +463,18 @@ class Node(NodeParts):
         if first is not None:
             self.broker.add_leader_work(FirstUser(context, own_appends, first))
 
+        driver = context.driver
+
+        def is_behind() -> bool:
+            is_late = driver.applied_index < self.replication.status().commit_index
+            return is_late or not (guard.users.users and self.health.ready().is_good)
+
         def look() -> None:
             guard.look(context.state.table(UsersTable).users)
 
         look()
-        context.driver.add_listener(look)
+        guard.is_behind = is_behind
+        driver.add_listener(look)
         self.spawn(guard.run())
 
     async def _serve(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
 
-from node.errors.common import NodeError
+from node.errors.common import NodeError, NotReadyError
 from node.errors.users import ForbiddenError, UnauthenticatedError
 from node.users.calling import set_calling
 from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
@@ -66,7 +66,8 @@ class Caller:
 
     @property
     def rights(self) -> Rights:
-        """What the user may do now. Raises UnauthenticatedError."""
+        """What the user may do now. Raises UnauthenticatedError; NotReadyError if the node may not
+        know all users yet."""
         users = self.guard.users
         if users is not self._users:
             self._users, self._rights = users, self._found(users)
@@ -74,6 +75,8 @@ class Caller:
         if ends_unix_ms and ends_unix_ms <= self.guard.unix_ms():
             self.why, self._rights = "the credential has ended", None
         if self._rights is None:
+            if self.guard.is_behind():
+                raise NotReadyError(0)
             raise UnauthenticatedError(self.why)
         return self._rights
 
@@ -96,7 +99,7 @@ class Caller:
             return True
         try:
             return self.rights.decide(need).is_allowed
-        except UnauthenticatedError:
+        except (UnauthenticatedError, NotReadyError):
             return False
 
     def require(self, need: Need) -> None:
@@ -135,6 +138,8 @@ class Guard:
         self.users = NO_USERS
         """Those of the replicated state, as of the last `look`."""
         self.box: Final = box
+        self.is_behind: Callable[[], bool] = lambda: False
+        """Whether the cluster may have users that this node has yet to learn, as after a start."""
         self.on_refused: Callable[[str, str, NodeError], None] = lambda _user, _what, _error: None
         """Called with the user, the call and the error of each refusal."""
         self.refused: Final[Counter[str]] = Counter({"unauthenticated": 0, "forbidden": 0})
