@@ -154,7 +154,7 @@ def here(text: str, page: str, directory: Path, base_port: int) -> str:
 
 def on_terminal(script: str, directory: Path) -> str:
     """Run a script of bash where no variable names a cluster, and return what is left on screen."""
-    names = {SERVER_VARIABLE, DIRECTORY_VARIABLE, "VIRTUAL_ENV", "COLUMNS"}
+    names = {SERVER_VARIABLE, DIRECTORY_VARIABLE, "VIRTUAL_ENV", "COLUMNS", "XDG_CONFIG_HOME"}
     environment = {name: value for name, value in os.environ.items() if name not in names}
     environment |= {"HOME": str(directory), "PATH": os.defpath, "TERM": "xterm"}
     master, terminal = pty.openpty()
