@@ -12,18 +12,20 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from qlog.contexts import Context, Contexts
-from qlog.parsed import Parsed, parse_duration
+from qlog.parsed import Parsed, duration_text, parse_duration
+from qlog.progress import line_shown
 from qlog.transport import transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls, TlsCredentials
 from quorumlog.command_errors import CliError, ExitCode, nearest
 from quorumlog.errors import PemFileError, QuorumlogError, UnavailableError
+from quorumlog.foreign_text import shown
 from quorumlog.local_cluster import (
     CAUSES,
     DIRECTORY_VARIABLE,
@@ -45,6 +47,10 @@ KEY_VARIABLE = "QUORUMLOG_CLIENT_TLS_KEY_FILE"
 """Differs from the names of a node's settings: an exported variable must not change a node."""
 CALL_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 2_000
+"""Without --timeout: a node that is just starting is met."""
+_SILENT_S = 0.3
+_SHOWN_LENGTH = 48
+"""Characters of addresses in a line of 80 columns, which goes away as a whole."""
 _OF_LOCAL = "the cluster of 'qlog local'"
 _OF_DEFAULT = f"the default (no --server, {SERVER_VARIABLE}, context or local cluster)"
 _GC_THRESHOLDS = (20_000, 20, 20)
@@ -76,8 +82,8 @@ timeout_option = click.option(
     type=Parsed("duration", parse_duration),
     expose_value=False,
     callback=_keep_timeout,
-    help="Longest wait for an answer, or for what --until names: 500ms, 10s, 5m.  [default: 10s; "
-    "30s in 'qlog produce'; 1m with --until]",
+    help="Longest wait for an answer, or for what --until names: 500ms, 10s, 5m.  [default: 10s, "
+    "of them 2s for a first node; 30s in 'qlog produce'; 1m with --until]",
 )
 """Decorates a command with `--timeout`, which `call_timeout_ms` returns."""
 
@@ -205,24 +211,32 @@ def context_of(server: str | None) -> Context | None:
 
 @asynccontextmanager
 async def connected(
-    server: str | None, *, timeout_ms: int = CALL_TIMEOUT_MS
+    server: str | None, *, timeout_ms: int = CALL_TIMEOUT_MS, is_patient: bool = True
 ) -> "AsyncIterator[Client]":
     """Yield a client of the cluster for one command. Its errors about a topic or a consumer group
-    that does not exist propose near names."""
+    that does not exist propose near names. An impatient one takes a cluster to be down after 2 s,
+    whatever --timeout is."""
     import quorumlog
 
     timeout_ms = call_timeout_ms(timeout_ms)
     servers, origin = _addresses(server)
+    connect_ms = min(_CONNECT_TIMEOUT_MS, timeout_ms)
+    connect_ms = call_timeout_ms(connect_ms) if is_patient else connect_ms
+    line = f"waiting for {shown(servers, _SHOWN_LENGTH)}, {duration_text(connect_ms)} at most"
     is_connected = False
     try:
-        async with quorumlog.connect(
-            servers,
-            timeout_ms=timeout_ms,
-            connect_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_ms),
-            credentials=credentials(server),
-            transport=transport(),
-        ) as client:
+        async with (
+            _waiting(line) as is_over,
+            quorumlog.connect(
+                servers,
+                timeout_ms=timeout_ms,
+                connect_timeout_ms=connect_ms,
+                credentials=credentials(server),
+                transport=transport(),
+            ) as client,
+        ):
             is_connected = True
+            is_over()
             try:
                 yield client
             except QuorumlogError as error:
@@ -234,6 +248,22 @@ async def connected(
         if not (is_connected or error.remedy) and origin in (_OF_LOCAL, _OF_DEFAULT):
             error.proposal = "start nodes here with 'qlog local start', or "
         raise
+
+
+@asynccontextmanager
+async def _waiting(text: str) -> AsyncIterator[Callable[[], None]]:
+    """Show a line on a terminal's stderr from 0.3 s on, until the function that is yielded is
+    called or the block ends. A shell that completes a word has no command, and no line."""
+    command = click.get_current_context(silent=True)
+    with ExitStack() as stack:
+
+        def show() -> None:
+            stack.enter_context(line_shown())(text)
+
+        if command is not None and sys.stderr.isatty():
+            waiting = asyncio.get_running_loop().call_later(_SILENT_S, show)
+            stack.callback(waiting.cancel)
+        yield stack.close
 
 
 async def propose(client: "Client", error: QuorumlogError) -> None:

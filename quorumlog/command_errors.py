@@ -219,6 +219,8 @@ def _explain_usage(error: click.UsageError) -> Explanation:
         near = nearest(wrong[1], options)
         if wrong[1] == "--from-beginning" and "--from" in options:  # As Kafka has it.
             near = _proposal(["--from first"])
+        if isinstance(command, click.Group) and not near:
+            near = f"name it behind the command: {error.ctx.command_path} COMMAND {wrong[1]}; else "
         do = (near if is_option else _near_commands(wrong[1], command)) + do
     elif extra is not None and "--node" in options:
         do = _proposal([f"--node {extra[1]}"]) + do

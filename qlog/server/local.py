@@ -21,10 +21,9 @@ from qlog.command_decorators import Printout, TableRows, print_printout
 from qlog.connection import confirm, timeout_option
 from qlog.output import Format, counted, output_option
 from qlog.parsed import Parsed, parse_duration
-from qlog.progress import lines_shown
+from qlog.progress import line_shown, lines_shown
 from qlog.watch import Condition, watched
 from quorumlog.command_errors import CliError, ExitCode, exit_code_of
-from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
     from deploy.local import LocalCluster, LocalError
@@ -514,15 +513,5 @@ def cli_error(error: "LocalError") -> CliError:
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
     """Yield a function that overwrites a line on a terminal's stderr; elsewhere it writes lines."""
-    if not sys.stderr.isatty():
-        with lines_shown() as say:
-            yield say
-        return
-
-    def show(text: str) -> None:
-        print(f"\r\033[K{text}", end="", flush=True, file=styled(sys.stderr))
-
-    try:
+    with line_shown() if sys.stderr.isatty() else lines_shown() as show:
         yield show
-    finally:
-        print("\r\033[K", end="", flush=True, file=styled(sys.stderr))

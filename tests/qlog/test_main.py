@@ -216,6 +216,7 @@ def test_an_error_of_a_command_is_three_lines_and_code_3(
             ("topic", "list", "--serverr"),
             "did you mean '--server'? else see qlog topic list --help",
         ),
+        (("--timeout", "9s", "topic"), "behind the command: qlog COMMAND --timeout; else see "),
         (("send",), "did you mean 'produce' or "),
         (("local", "up"), "did you mean 'start'? "),
         *(
