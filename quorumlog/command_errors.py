@@ -278,7 +278,7 @@ def _explain_coded(error: Exception) -> Explanation:
     code, outcome = str(getattr(error, "code", "")), getattr(error, "outcome", None)
     outcome = getattr(outcome, "value", outcome)
     is_retryable = getattr(error, "retryable", False)
-    cause = cause or _cause(code, error)
+    cause = "; ".join(filter(None, (cause or _cause(code, error), getattr(error, "origin", ""))))
     if not what:
         what, do = do, "run it again" if is_retryable else f"see qlog explain {code}"
     return Explanation(
