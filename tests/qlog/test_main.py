@@ -288,6 +288,19 @@ def test_explain_has_the_page_of_each_code_and_the_exit_code_of_its_errors() -> 
     assert CliRunner().invoke(main, ["explain", "no.such"]).exit_code == ExitCode.NOT_FOUND
 
 
+def test_explain_has_a_list_of_all_and_the_codes_that_end_with_an_exit_code() -> None:
+    rows = json.loads(CliRunner().invoke(main, ["explain", "-o", "json"]).stdout)
+    codes = {row["code"]: row["exit_code"] for row in rows}
+    assert {code for code in _codes_of_the_sources() if "client.bad_" not in code} <= {*codes}
+    assert {f"{int(code)}" for code in ExitCode} <= {*codes}
+    text = CliRunner().invoke(main, ["explain", "6"]).stdout
+    assert text.splitlines()[1] == "        6  time ran out, and nothing was done"
+    assert "client.deadline" in text
+    assert "client.unavailable" not in text
+    document = json.loads(CliRunner().invoke(main, ["explain", "2", "-o", "json"]).stdout)
+    assert "contexts is wrong; nothing" in document["meaning"]
+
+
 def test_a_bug_shows_its_traceback_and_is_code_3() -> None:
     result = run_command(raising(AssertionError("offset 3 > 2")))
     assert result.exit_code == 3
