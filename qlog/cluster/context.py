@@ -199,13 +199,12 @@ def show(name: str | None) -> list[Row]:
         _check_there(contexts, name)
         contexts.current = name
     chosen = contexts.chosen()
-    server, origin = variables.get(SERVER_VARIABLE), SERVER_VARIABLE
+    server = variables.get(SERVER_VARIABLE)
     values = _values(Context("", ClientTls()) if server or not chosen else chosen)
-    sources = dict.fromkeys(values, f"context {contexts.current!r}")
+    sources = {each: f"context {contexts.current!r}" for each, value in values.items() if value}
     try:
-        values["server"], sources["server"] = (
-            (server, origin) if server else default_addresses(contexts)
-        )
+        found = (server, SERVER_VARIABLE) if server else default_addresses(contexts)
+        values["server"], sources["server"] = found
     except CliError as error:  # A local cluster that is stopped.
         sources["server"] = error.explanation.what
     names = dict(zip(("tls_ca", "tls_certificate", "tls_key"), TLS_VARIABLES, strict=True))
@@ -215,11 +214,7 @@ def show(name: str | None) -> list[Row]:
     for each, ms in (("timeout", CALL_TIMEOUT_MS), ("connect_timeout", CONNECT_TIMEOUT_MS)):
         values[each], sources[each] = duration_text(ms), "the default; --timeout sets it"
     return [
-        {
-            "name": each,
-            "value": value,
-            "source": sources[each] if value or each == "server" else None,
-        }
+        {"name": each, "value": value, "source": sources.get(each)}
         for each, value in values.items()
     ]
 
