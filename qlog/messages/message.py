@@ -3,6 +3,8 @@
 Owns the options and the printing.
 """
 
+import re
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,13 +16,14 @@ from qlog.connection import ask, server_option
 from qlog.message_rows import COLUMNS, message_row, table_row, time_text
 from qlog.output import Row, say_if_more
 from qlog.parsed import TIME
-from quorumlog.command_errors import ExitCode
+from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
     from quorumlog.records.message import Message
 
 _FIND_COUNT_MAX = 64
+_ID = re.compile("(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")  # Of a store at an address of IPv4 or IPv6.
 
 
 @click.group()
@@ -96,7 +99,7 @@ async def query(
 
 
 @message.command()
-@click.argument("topic", metavar="[TOPIC]", required=False)
+@click.argument("topic", metavar="[TOPIC|ID]", required=False)
 @click.option("--id", "message_id", metavar="ID", help="The id in a receipt; needs no TOPIC.")
 @click.option("--key", help="A key that it was sent with.")
 @click.option("--unique", metavar="KEY", help="Its unique key (UNIQ_KEY).")
@@ -120,13 +123,24 @@ def find(
 
     \b
     Examples:
-      qlog message find --id 7F00000100001F910000000000000ACC
+      qlog message find 7F00000100001F910000000000000ACC
       qlog message find orders --key order-17
       qlog message find orders --unique 0A00000100001F91018F2C5B00000ACC -o json
 
     Ends with 0 when there is one, and with 1 when there is none.
     """
-    if [message_id, key, unique].count(None) != 2:
+    given = [message_id, key, unique].count(None)
+    if topic is not None and given == 3 and _ID.fullmatch(topic):
+        topic, message_id, given = None, topic, 2
+    if given == 3:
+        topic = topic or "TOPIC"
+        raise CliError(
+            "neither an id nor a key says which message is meant",
+            "an id in a receipt has 32 or 56 hexadecimal digits; a key is one of a TOPIC",
+            f"qlog message find {shlex.quote(topic)} --key KEY, or qlog message find ID",
+            ExitCode.USAGE,
+        )
+    if given != 2:
         raise click.UsageError("name one of --id, --key and --unique")
     if message_id is None and topic is None:
         raise click.UsageError("a key is one of a TOPIC; name it")

@@ -18,13 +18,12 @@ import click
 from qlog import names
 from qlog.cluster.node_rows import with_roles
 from qlog.command_decorators import Printout, TableRows, print_printout
-from qlog.connection import confirm, timeout_option
+from qlog.connection import confirm, diversions, timeout_option
 from qlog.output import Format, counted, output_option
 from qlog.parsed import Parsed, parse_duration
-from qlog.progress import lines_shown
+from qlog.progress import line_shown, lines_shown
 from qlog.watch import Condition, watched
 from quorumlog.command_errors import CliError, ExitCode, exit_code_of
-from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
     from deploy.local import LocalCluster, LocalError
@@ -139,6 +138,9 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
     if output is Format.TABLE:
         done = f"started {_count(started)}" if started else "all nodes were running already"
         click.echo(f"\n{done}; clients connect to\n  {cluster.bootstrap}\nnext:")
+        with suppress(CliError):  # Of the file of contexts; the next command says it.
+            for what, end in diversions(cluster.bootstrap):
+                click.echo(f"  # {what} sends commands elsewhere; this ends that:\n  {end}")
         if "--dir" in cluster.command("status"):
             variable = f"{DIRECTORY_VARIABLE}={shlex.quote(str(cluster.directory))}"
             click.echo(f"  # other commands find it by this:\n  export {variable}")
@@ -514,15 +516,5 @@ def cli_error(error: "LocalError") -> CliError:
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
     """Yield a function that overwrites a line on a terminal's stderr; elsewhere it writes lines."""
-    if not sys.stderr.isatty():
-        with lines_shown() as say:
-            yield say
-        return
-
-    def show(text: str) -> None:
-        print(f"\r\033[K{text}", end="", flush=True, file=styled(sys.stderr))
-
-    try:
+    with line_shown() if sys.stderr.isatty() else lines_shown() as show:
         yield show
-    finally:
-        print("\r\033[K", end="", flush=True, file=styled(sys.stderr))

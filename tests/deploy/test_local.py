@@ -106,7 +106,8 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "my cluster"
-    monkeypatch.delenv(SERVER_VARIABLE, raising=False)
+    monkeypatch.setenv(SERVER_VARIABLE, "127.0.0.1:1")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "another"))
 
     def run(words: str, code: int = 0) -> Result:
@@ -117,9 +118,16 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
     def hint(result: Result) -> str:
         return result.stderr.splitlines()[-1].rpartition(": ")[2]
 
+    run(f"qlog context create {'p' * 64} -s 127.0.0.1:2")
+    run(f"qlog context use {'p' * 64}")
     hints = local(root, "start", "--nodes", "1").stdout.partition("next:\n")[2].splitlines()
     try:
-        _, export, create, status, stop = hints
+        of_variable, unset, of_context, leave, _, export, create, status, stop = hints
+        assert of_variable == "  # QUORUMLOG_SERVER sends commands elsewhere; this ends that:"
+        assert of_context.startswith("  # context 'ppp")
+        assert len(of_context) <= 80
+        monkeypatch.delenv(unset.split()[-1])
+        run(leave)
         refused = local(root, "purge", "--yes", code=3)
         assert "node 1 of" in refused.stderr
         variable, value = shlex.split(export, comments=True)[1].split("=")

@@ -216,6 +216,7 @@ def test_an_error_of_a_command_is_three_lines_and_code_3(
             ("topic", "list", "--serverr"),
             "did you mean '--server'? else see qlog topic list --help",
         ),
+        (("--timeout", "9s", "topic"), "behind the command: qlog COMMAND --timeout; else see "),
         (("send",), "did you mean 'produce' or "),
         (("local", "up"), "did you mean 'start'? "),
         *(
@@ -285,6 +286,19 @@ def test_explain_has_the_page_of_each_code_and_the_exit_code_of_its_errors() -> 
         result = CliRunner().invoke(main, ["explain", name, "-o", "json"], prog_name="qlog")
         assert json.loads(result.stdout)["exit_code"] == exit_code, name
     assert CliRunner().invoke(main, ["explain", "no.such"]).exit_code == ExitCode.NOT_FOUND
+
+
+def test_explain_has_a_list_of_all_and_the_codes_that_end_with_an_exit_code() -> None:
+    rows = json.loads(CliRunner().invoke(main, ["explain", "-o", "json"]).stdout)
+    codes = {row["code"]: row["exit_code"] for row in rows}
+    assert {code for code in _codes_of_the_sources() if "client.bad_" not in code} <= {*codes}
+    assert {f"{int(code)}" for code in ExitCode} <= {*codes}
+    text = CliRunner().invoke(main, ["explain", "6"]).stdout
+    assert text.splitlines()[1] == "        6  time ran out, and nothing was done"
+    assert "client.deadline" in text
+    assert "client.unavailable" not in text
+    document = json.loads(CliRunner().invoke(main, ["explain", "2", "-o", "json"]).stdout)
+    assert "contexts is wrong; nothing" in document["meaning"]
 
 
 def test_a_bug_shows_its_traceback_and_is_code_3() -> None:
