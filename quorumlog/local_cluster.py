@@ -47,7 +47,7 @@ _FORM: Final[dict[str, tuple[tuple[type, ...], bool]]] = {
     **dict.fromkeys(("address_port", "peer_port", "http_port"), _PORT),
     "nameserver_port": ((int,), False),
     **dict.fromkeys(("group", "host", "status_host"), _TEXT),
-    "is_removed": ((bool,), False),
+    **dict.fromkeys(("is_removed", "is_killed"), ((bool,), False)),
     "pid": ((int, type(None)), True),
     "started": ((str, type(None)), True),
 }
