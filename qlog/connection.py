@@ -20,6 +20,7 @@ import click
 from qlog.contexts import DEFAULT, Context, Contexts
 from qlog.parsed import Parsed, duration_text, parse_duration
 from qlog.progress import line_shown
+from qlog.server_program import is_server_missing
 from qlog.transport import transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls, TlsCredentials
@@ -167,23 +168,25 @@ def _local_servers() -> str | None:
     try:
         known = known_servers()
     except DamagedStateError as error:
-        do = "name another cluster with --server, or see 'qlog local status'"
+        do = "name another cluster with --server"
+        do += "" if is_server_missing() else ", or see 'qlog local status'"
         raise CliError(error.what, CAUSES[error.code], do, code=error.code) from error
     if known is None or known.is_running:
         return None if known is None else known.addresses
+    has_local, do = not is_server_missing(), f"name nodes: --server {DEFAULT_SERVER}"
     others = f"and no --server, {SERVER_VARIABLE} or context names another"
     if known.addresses:
         raise CliError(
             f"the local cluster in {default_directory()} is stopped",
             f"none of its nodes runs, {others}",
-            "start it: qlog local start",
+            "start it: qlog local start" if has_local else do,
             code="local.not_running",
         )
     is_named = os.environ.get(DIRECTORY_VARIABLE)
     raise CliError(
         f"there is no local cluster in {default_directory()}",
         f"{f'{DIRECTORY_VARIABLE} names it' if is_named else 'the directory is there'}, {others}",
-        f"start one: qlog local start, or name nodes: --server {DEFAULT_SERVER}",
+        f"start one: qlog local start, or {do}" if has_local else do,
         code="local.none",
     )
 
@@ -272,7 +275,8 @@ async def connected(
         if origin.startswith("context "):
             error.proposal = f"leave {origin} with '{LEAVE_CONTEXT}', or "
         elif not error.remedy and origin in (_OF_LOCAL, _OF_DEFAULT):
-            error.proposal = "start nodes here with 'qlog local start', or "
+            start = "start nodes here with 'qlog local start', or "
+            error.proposal = "name nodes with --server, or " if is_server_missing() else start
         raise
 
 

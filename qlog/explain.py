@@ -65,7 +65,7 @@ def explain(code: str | None) -> Printout:
     if code not in codes:
         raise CliError(
             f"there is no error code {code!r}",
-            "no call fails with it; docs/operations.md has those that logs of nodes have",
+            "no call fails with it; a code in the log of a node stands beside its meaning",
             nearest(code, [*codes]) + "copy it from the error, whose text says the same",
             ExitCode.NOT_FOUND,
         )

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 _FIND_COUNT_MAX = 64
 _ID = re.compile("(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")  # Of a store at an address of IPv4 or IPv6.
+_UNIQUE_KEY = re.compile(r"[0-9A-Fa-f]{34}")
+"""As clients of RocketMQ 5 make and print them; the id in a receipt has 32 digits, 56 with IPv6."""
+
+topic_option = click.option(
+    "--topic",
+    shell_complete=names.topics,
+    help="Take ID for the unique key of a message in this topic: clients of RocketMQ print it.",
+)
 
 
 @click.group()
@@ -33,8 +41,9 @@ def message() -> None:
 
 @message.command()
 @click.argument("message_id", metavar="ID")
+@topic_option
 @cluster_command
-async def get(client: "Client", message_id: str) -> Row:
+async def get(client: "Client", message_id: str, topic: str | None) -> Row:
     """Show the message with an id, as a receipt or `qlog consume -o jsonl` names it.
 
     \b
@@ -48,8 +57,10 @@ async def get(client: "Client", message_id: str) -> Row:
     Examples:
       qlog message get 7F00000100001F910000000000000ACC
       qlog message get 7F00000100001F910000000000000ACC -o json | jq -r .body
+      qlog message get 0102A5B4C6D80003E9094C1A2B00000000 --topic orders
     """
-    return message_row(await client.get_message(message_id))
+    found = await _by_unique_key(client, message_id, topic)
+    return message_row(found or await client.get_message(message_id))
 
 
 @message.command()
@@ -164,8 +175,9 @@ def find(
 
 @message.command()
 @click.argument("message_id", metavar="ID")
+@topic_option
 @cluster_command
-async def trace(client: "Client", message_id: str) -> Printout:
+async def trace(client: "Client", message_id: str, topic: str | None) -> Printout:
     """Show what became of a message: stored, delayed, committed, consumed, retried, dead.
 
     It is found in the log and in the state when you ask, nothing is written for it beforehand. A
@@ -184,7 +196,10 @@ async def trace(client: "Client", message_id: str) -> Printout:
     Examples:
       qlog message trace 7F00000100001F910000000000000ACC
       qlog message trace 7F00000100001F910000000000000ACC -o json | jq .events
+      qlog message trace 0102A5B4C6D80003E9094C1A2B00000000 --topic orders
     """
+    if found := await _by_unique_key(client, message_id, topic):
+        message_id = found.message_id
     traced = await client.admin.trace_message(message_id)
     if traced.message is not None:
         topic, queue_id = traced.message.topic, traced.message.queue_id
@@ -214,6 +229,29 @@ async def trace(client: "Client", message_id: str) -> Printout:
         at = time_text(event.unix_ms) if event.unix_ms else None
         lines.append({"kind": event.kind, "time": at, **place})
     return Printout({**record, "events": events}, table=[{**record, "events": lines}])
+
+
+async def _by_unique_key(client: "Client", key: str, topic: str | None) -> "Message | None":
+    """Return the newest message of a topic with this unique key; None without a topic.
+
+    Raises NotFoundError, and CliError for what can be no id."""
+    from quorumlog.errors import NotFoundError
+
+    if topic is None:
+        if _UNIQUE_KEY.fullmatch(key) is None:
+            return None
+        command = click.get_current_context().command_path
+        raise CliError(
+            f"{key} is the unique key of a message, and not its id",
+            "clients of RocketMQ 5 print it; it is looked up in one topic",
+            f"name the topic: {command} {key} --topic TOPIC",
+            ExitCode.USAGE,
+        )
+    messages = await client.query_by_key(topic, key, max_count=1)
+    if not messages:
+        text = f"no message of topic {topic} has the unique key {key}; check both"
+        raise NotFoundError(text, code="node.message_not_found")
+    return messages[-1]
 
 
 def _printout(messages: "Sequence[Message]") -> Printout:

@@ -184,7 +184,8 @@ class Tally:
             sums[1] = max(sums[1], time_us)
 
     async def give_up(self, producer: "Producer") -> None:
-        """Stop waiting: messages without a receipt become unknown, which is no new error."""
+        """Stop waiting: messages that were sent become unknown, others fail; neither is a new
+        error."""
         error = self.first_error
         await producer.abort()
         await self.settle()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _STATE_COLUMNS = (
     "node_id", "broker_group", "state", "role", "is_ready", "term", "leader_id", "commit_index",
     "applied_index", "address", "peer_address", "http_address", "pid", "directory", "detail",
-    "cluster_id",
+    "cluster_id", "console_address",
 )  # fmt: skip
 _TABLE_COLUMNS = (
     "node_id", "state", "role", "is_ready", "term", "commit_index", "address", "http_address",
@@ -223,12 +223,13 @@ def status(directory: str | None) -> Printout:
     Keys of -o json:
       node_id, broker_group, state, role, is_ready, term, leader_id,
       commit_index, applied_index, address, peer_address, http_address, pid,
-      directory, detail, cluster_id
+      directory, detail, cluster_id, console_address
     """
     with _explained():
         cluster = _opened(directory)
+        printout = _status(cluster)
         line = f"The store of node N is in {cluster.directory}/node-N/data."
-        return dataclasses.replace(_status(cluster), lines=[line])
+        return dataclasses.replace(printout, lines=[line, *printout.lines])
 
 
 @local.command()
@@ -482,14 +483,20 @@ def _status(cluster: "LocalCluster") -> Printout:
     states = [dataclasses.asdict(state) for state in cluster.status()]
     for state in states:
         state["role"] = state["role"] or None
-        state["detail"] = state["detail"] or None
+        for name in ("detail", "console_address"):
+            state[name] = state[name] or None
         state["cluster_id"] = cluster.cluster_id
     rows = [{name: state[name] for name in _STATE_COLUMNS} for state in states]
     columns = ("broker_group", *_TABLE_COLUMNS) if len(cluster.groups) > 1 else _TABLE_COLUMNS
     people = with_roles(rows, cluster.replication)
     table = [TableRows(columns, [{name: row[name] for name in columns} for row in people])]
     code = ExitCode.OK if _is_healthy(rows) else ExitCode.FINDINGS
-    return Printout(rows, table=table, exit_code=code)
+    consoles = [row for row in rows if row["console_address"]]
+    lines = [
+        f"The console of node {row['node_id']}: http://{row['console_address']}/"
+        for row in consoles[:1]  # Each shows the whole cluster.
+    ]
+    return Printout(rows, table=table, lines=lines, exit_code=code)
 
 
 def _count(nodes: list[int]) -> str:

@@ -127,10 +127,12 @@ def test_a_no_changes_nothing_and_is_no_interrupt() -> None:
     assert done.stderr.endswith("nothing was changed\n")
 
 
+@pytest.mark.parametrize("is_client", [False, True])
 @pytest.mark.parametrize("words", [(), ("-s", "127.0.0.1:1")])
 def test_the_local_cluster_is_named_where_no_address_was_given_and_no_node_answers(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], is_client: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("qlog.connection.is_server_missing", lambda: is_client)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in (DIRECTORY_VARIABLE, SERVER_VARIABLE):
         monkeypatch.delenv(name, raising=False)
@@ -138,7 +140,12 @@ def test_the_local_cluster_is_named_where_no_address_was_given_and_no_node_answe
     stderr = CliRunner().invoke(main, ["topic", "list", *words, "--timeout", "100ms"]).stderr
     do = stderr.splitlines()[-1]
     assert do.endswith("check that nodes run there")
-    assert ("start nodes here with 'qlog local start', or check" in do) is (not words)
+    way = "name nodes with --server" if is_client else "start nodes here with 'qlog local start'"
+    assert (f"{way}, or check" in do) is (not words)
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    stderr = CliRunner().invoke(main, ["topic", "list"]).stderr
+    start = "" if is_client else "start one: qlog local start, or "
+    assert stderr.endswith(f"  do:  {start}name nodes: --server 127.0.0.1:1\n")
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x09", b""])

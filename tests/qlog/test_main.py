@@ -107,9 +107,10 @@ def test_clients_need_no_server_code_and_no_unix() -> None:
     assert (done.returncode, done.stderr.splitlines()) == (
         3,
         [
-            "error: the server of QuorumLog is not installed, and this command needs it",
-            "  why: the distribution quorumlog has the SDK and the commands of clients",
-            "  do:  install the wheel of quorumlog-server beside it (see docs/start.md)",
+            "error: the server of QuorumLog is not installed, and this needs it",
+            "  why: quorumlog has what clients need, quorumlog-server has the rest "
+            "(code local.no_server)",
+            "  do:  install the wheel of quorumlog-server: pip install quorumlog_server-*.whl",
         ],
     )
 

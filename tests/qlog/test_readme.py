@@ -32,6 +32,7 @@ SKIPPED = {
         "scp": OTHER_MACHINE,
         "pip install rocketmq": "it installs from the network",
         "from rocketmq import": "tests/compat/test_readme.py runs it with that client",
+        "018E1F": SHOWN,
     },
     "docs/configuration.md": {"qlog serve": "it runs until it is stopped"},
     "docs/three-machines.md": {
