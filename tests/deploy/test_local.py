@@ -231,7 +231,10 @@ def test_a_node_that_another_command_started_is_found_and_stopped(
     monkeypatch.delenv(SERVER_VARIABLE, raising=False)
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     command = [sys.executable, "-P", "-m", "node", "--config", str(tmp_path / "node-1/node.toml")]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as node, contextlib.ExitStack() as ended:
+    with (
+        subprocess.Popen(command, stderr=subprocess.DEVNULL) as node,
+        contextlib.ExitStack() as ended,
+    ):
         ended.callback(node.terminate)
         wait_for("the node", (tmp_path / "node-1/data/node.json").exists)
         assert "all nodes were running already" in local(tmp_path, "start").stdout
