@@ -35,8 +35,8 @@ from deploy.local_nodes import (
     ask,
     check_free,
     choose_ports,
+    end_of,
     inherited_environment,
-    last_words,
     node_toml,
     place_nameserver,
     rocketmq_ports,
@@ -58,6 +58,7 @@ from quorumlog.local_cluster import (
     HOST,
     STATE_FILE,
     DamagedStateError,
+    node_process,
     read_state,
 )
 from quorumlog.user_files import UserFileError, read_user_text
@@ -377,6 +378,7 @@ class LocalCluster:
                     check_free((*node.ports, *own), do, whose=f" of node {node_id}")
             is_chosen = self._setting("listen_framed", "") != ""
             for node_id in chosen:
+                self._node(node_id).is_killed = False
                 make_directory(self.node_directory(node_id))
                 # A directory that was made before there was a framed port did not choose one.
                 port = self._node(node_id).framed_port
@@ -429,10 +431,8 @@ class LocalCluster:
                 return leaders[min(leaders)]
             for node_id, state in states.items():
                 if state.state not in ("running", "paused"):
-                    code, log = self.exit_code(node_id), self.log_path(node_id)
-                    ended = "ended" if code is None else f"ended with exit code {code}"
-                    what = f"node {node_id} {ended}: {last_words(log) or 'it said nothing'}"
-                    do = f"read {log}; docs/operations.md has the exit codes"
+                    what = f"node {node_id}: {state.detail}"
+                    do = f"read {self.log_path(node_id)}; docs/operations.md has the exit codes"
                     raise LocalError("local.died", what, do)
                 # Slaves of a master without room know who leads, and are ready.
                 own = [s for s in states.values() if s.broker_group == state.broker_group]
@@ -514,6 +514,9 @@ class LocalCluster:
             process = self._node(node_id).process
             if process is not None:
                 process.wait_end(STOP_TIMEOUT_MS)
+            if was_alive:
+                self._node(node_id).is_killed = True
+                self._save()
             return was_alive
 
     def restart(self, node_id: int, environment: Mapping[str, str] | None = None) -> None:
@@ -586,8 +589,9 @@ class LocalCluster:
             node.group,
         )
         if state != "running" or process is None:
-            detail = last_words(self.log_path(node_id)) if state == "dead" else ""
-            return replace(described, detail=detail)
+            return replace(described, detail=self._end_of(node_id, state))
+        console = node_process(self.node_directory(node_id) / "data").get("console_address")
+        described = replace(described, console_address=console or "")
         if process.is_paused:
             return replace(described, state="paused")
         answer = ask(http, "/status")
@@ -598,6 +602,13 @@ class LocalCluster:
         given = {name: answer[name] for name in (*names, "members")}
         detail = f"{origin}{answer['detail']}"
         return replace(described, is_ready=answer["ready"], detail=detail, **given)
+
+    def _end_of(self, node_id: int, state: State) -> str:
+        log = self.log_path(node_id)
+        if state == "stopped":
+            return "stopped" if log.exists() else "was never started"
+        code = -signal.SIGKILL if self._node(node_id).is_killed else self.exit_code(node_id)
+        return end_of(log, code)
 
     def _save(self, ended: tuple[int, ...] = ()) -> None:
         """Write the nodes; the processes of those that ended are expected to be gone."""

@@ -19,7 +19,7 @@ transport_option = click.option(
     type=click.Choice(TRANSPORTS),
     envvar=TRANSPORT_VARIABLE,
     default="auto",
-    help="Way of messages to and from the nodes: frames (docs/framed.md) where a node has a port "
+    help="Way of messages to and from the nodes: frames where a node has a port "
     "for them that can be reached and else gRPC; only frames; or only gRPC.  [env var: "
     f"{TRANSPORT_VARIABLE}; default: auto]",
 )

@@ -277,10 +277,10 @@ class Client:
     def pull_consumer(self, options: PullConsumerOptions) -> PullConsumer:
         """Make a consumer of queues from a position on: offset, "first", "end", "@TIME" or "-100".
 
-        The messages have one of the `tags`, and properties that make `sql` true
-        (docs/client.md). `until` ends before that position, at the latest where the queues ended
-        when it started. `node_id` reads from that very replica. `prefetch` batches of
-        `batch_size_bytes_max` are read ahead of each queue.
+        The messages have one of the `tags`, and properties that make `sql` true. `until` ends
+        before that position, at the latest where the queues ended when it started. `node_id` reads
+        from that very replica. `prefetch` batches of `batch_size_bytes_max` are read ahead of each
+        queue.
         """
         return self._made.add(PullConsumer(self._reads, options, self._timeout_ms))
 

@@ -350,8 +350,8 @@ class Admin(GroupAdmin, MessageAdmin, UserAdmin):
     async def accept_loss(self, node_id: int, *, confirm_cluster_id: str) -> None:
         """Let the cluster continue with the log of this node after a power loss of a majority.
 
-        For flush=async. Acknowledged messages may be missing afterwards; docs/operations.md says
-        when to do this.
+        For flush=async, after a majority has lost its last messages: acknowledged ones may be
+        missing afterwards.
         """
         request = admin_pb2.AcceptLossRequest(confirm_cluster_id=confirm_cluster_id)
         await self._at(node_id, request, is_read=False)

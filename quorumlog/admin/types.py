@@ -338,7 +338,7 @@ class NodeStatus:
     """The broker group of the node."""
     pulled_records_total: int = 0
     level: int = 0
-    """At which the broker group works (docs/upgrading.md)."""
+    """At which the broker group works: one that all its builds have."""
     level_max: int = 0
     """The highest that the build of the node has; 0: a build without levels."""
     replication: str = ""
