@@ -33,7 +33,7 @@ from node.broker.series.series import Series
 from node.broker.users.calls import UserCalls
 from node.broker.users.first_user import FirstUser
 from node.config.environment import raise_descriptor_limit, tls_files
-from node.config.exposure import exposures, open_rocketmq, serves_rocketmq
+from node.config.exposure import exposures, serves_rocketmq
 from node.config.limits import PortLimits
 from node.config.settings import VIP_PORT_DISTANCE, Settings
 from node.config.types import AUTO, Address
@@ -663,9 +663,10 @@ class Node(NodeParts):
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings for an operator, as sentences."""
-        opened = open_rocketmq(self.settings)
+        shown = ("listen", "rocketmq")
+        opened = [str(one) for one in exposures(self.settings) if one.setting in shown]
         return (
-            *(() if opened is None else (str(opened),)),
+            *opened,
             *self.replication.store.stats().warnings(),
             *self.sync_watch.warnings(),
             *map(str, date_warnings(self.tls_validity, time.time())),
