@@ -138,7 +138,7 @@ class Console:
             return HTMLResponse(self._render("error.html", request, context), error.status)
         said = explain(error)
         context = {"what": said.what, "why": said.why, "do": said.do}
-        if said.code.endswith("out_of_range"):
+        if said.code.endswith(("out_of_range", "no_beginning")):
             return self._error(request, RefusedError(404, f"{said.what}: {said.why}."))
         is_wrong = isinstance(error, InvalidRequestError) or said.code == "node.bad_request"
         status = 400 if is_wrong else _STATUS.get(said.exit_code, 503)

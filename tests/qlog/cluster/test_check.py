@@ -57,7 +57,7 @@ def test_what_could_not_be_looked_at_is_unknown(qlog: Qlog) -> None:
         arguments = ("--server", server, "--timeout", "300ms")
         assert "no answer within 300 ms" in line(qlog, *arguments, code=3)
         assert qlog.json("check", *arguments, code=3)["state"] == "UNKNOWN"
-    for timeout in ("100ms", "1s", "2s", "3s"):
+    for timeout in ("100ms", "1s"):
         arguments = ("--server", server, "--timeout", timeout)
         assert "refused" in line(qlog, *arguments, code=2), "a port that is closed"
 
