@@ -86,9 +86,12 @@ def test_addresses_that_name_nothing_are_refused(browser: Browser, ids: dict[str
         ("/microscope?at=999999999", 404), ("/stream/microscope", 404),
         (f"/stream/topics/{TOPIC}/messages?queue=abc", 400),
         (f"/stream/topics/{TOPIC}/messages?queue=9", 404),
-        (f"/stream/messages/{ids['line']}?file", 400), ("/messages?id=xyz", 303),
+        (f"/messages/{'A' * 32}", 404), (f"/stream/messages/{ids['line']}?file", 400), ("/messages?id=xyz", 303),
     ):  # fmt: skip
-        assert "Traceback" not in browser.get(path, code), path
+        page = browser.get(path, code)
+        assert "Traceback" not in page, path
+        assert 'class="state"></span>' in page or path.startswith("/stream") or code == 303
+        assert "A" * 32 in page or "A" * 32 not in path, "by the id that was asked for"
     form = {"token": token(browser)}
     browser.post("/groups/movers/resend", 400, form | {"offset": DIGITS})
     assert "I was here" not in browser.get("/?done=I+was+here")
