@@ -35,6 +35,7 @@ FORMS_SIZE_BYTES_MAX: Final = 24 << 20
 _FORM_S: Final = 30.0
 """Time for a form."""
 _INTERVAL_S: Final = 2.0
+_LIVE: Final = "event: live\ndata: "
 _STATUS: Final = {ExitCode.NOT_FOUND: 404, ExitCode.USAGE: 400, ExitCode.REFUSED: 409}
 
 Context = dict[str, Any]
@@ -173,7 +174,7 @@ class Console:
             raise RefusedError(400, "This address is a file, and no page that can be followed.")
         template = self._templates.get_template(page.template)
         context = template.new_context(self._all(request, shown))
-        return f"event: live\ndata: {json.dumps(''.join(template.blocks['live'](context)))}\n\n"
+        return f"{_LIVE}{json.dumps(''.join(template.blocks['live'](context)))}\n\n"
 
     async def _changes_of(self, page: Page, request: Request, event: str) -> AsyncIterator[str]:
         """Yield the live part of a page whenever it has changed; `event` is the first."""
@@ -181,7 +182,8 @@ class Console:
         last = ""
         try:
             while not self.is_stopping.is_set():
-                yield event if event != last else "event: same\ndata:\n\n"
+                is_same = event == last and event.startswith(_LIVE)
+                yield "event: same\ndata:\n\n" if is_same else event
                 last = event
                 try:
                     async with asyncio.timeout(_INTERVAL_S):
