@@ -23,7 +23,8 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._await_request()
         if len(self.connections) > COUNT_MAX:
-            waiting = [one for one in self._all() if one.is_waiting and one is not self]
+            all_of_them: Any = self.connections
+            waiting = [one for one in all_of_them if one.is_waiting and one is not self]
             min(waiting, key=lambda one: one.waits_since_s, default=self).end()
 
     def on_response_complete(self) -> None:
@@ -42,14 +43,16 @@ class Connection(H11Protocol):
         self.connections.discard(self)
         self.transport.abort()
 
-    def _all(self) -> "list[Any]":
-        return list(self.connections)
-
     def _await_request(self) -> None:
         self.waits_since_s = since_s = time.monotonic()
         self.loop.call_later(_REQUEST_S, self._end_late, since_s)
 
-    def _end_late(self, since_s: float) -> None:
+    def _end_late(self, since_s: float, left_size_bytes: int = 1 << 62) -> None:
         cycle: Any = self.cycle
-        if self.waits_since_s == since_s and (cycle is None or cycle.response_complete):
+        if self.waits_since_s != since_s or (cycle is not None and not cycle.response_complete):
+            return
+        size_bytes = self.transport.get_write_buffer_size()
+        if 0 < size_bytes < left_size_bytes:  # The caller still reads what it asked for.
+            self.loop.call_later(_REQUEST_S, self._end_late, since_s, size_bytes)
+        else:
             self.end()

@@ -110,7 +110,7 @@ class Tokens:
         return f"{hmac.new(self.value.encode(), text.encode(), hashlib.sha256).hexdigest()}.{text}"
 
     def opened(self, sealed: str) -> str:
-        """Return a text that `sealed` made; empty: somebody else made it."""
+        """Return a text that `sealed` made; empty: another made it."""
         text = sealed.partition(".")[2]
         is_own = hmac.compare_digest(sealed.encode(), self.sealed(text).encode())
         return text if is_own else ""
