@@ -4,6 +4,7 @@ Owns how many there are, and how long one may take to send a request. Must not k
 """
 
 import asyncio
+import operator
 import time
 from typing import Any, Final
 
@@ -24,8 +25,8 @@ class Connection(H11Protocol):
         self._await_request()
         if len(self.connections) > COUNT_MAX:
             all_of_them: Any = self.connections
-            waiting = [one for one in all_of_them if one.is_waiting and one is not self]
-            min(waiting, key=lambda one: one.waits_since_s, default=self).end()
+            waiting = [each for each in all_of_them if each.is_waiting and each is not self]
+            min(waiting, key=operator.attrgetter("waits_since_s"), default=self).end()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""

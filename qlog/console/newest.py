@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Look:
             for messages, looked_count in found:
                 result.messages += messages
                 result.looked_count += looked_count
-            result.messages.sort(key=lambda one: -one.store_unix_ms)
+            result.messages.sort(key=attrgetter("store_unix_ms"), reverse=True)
             del result.messages[count:]
         return result
 

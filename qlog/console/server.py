@@ -44,7 +44,7 @@ CHANGES: Final = (
 )
 _STOP_S: Final = 2
 _BACKLOG: Final = 64
-"""Connections that are accepted at once, so at most so many are above the limit."""
+"""Connections that are accepted at once, so that many are above the limit at most."""
 
 
 class _Server(uvicorn.Server):

@@ -252,11 +252,9 @@ def test_microscope_refuses_what_is_not_there_in_three_lines(
 
 
 @pytest.mark.parametrize("kind", ["no data", "empty", "short", "fifo", "directory", "zero"])
-def test_microscope_names_the_damaged_file_of_a_ledger(
-    root: Path, config: StoreConfig, kind: str
-) -> None:
-    if config.container != "ledger":
-        pytest.skip("it has no such files")
+def test_microscope_names_the_damaged_file_of_a_ledger(tmp_path: Path, kind: str) -> None:
+    root = tmp_path / "store"
+    make_store(root, fsck_config("ledger"))
     part = "data" if kind == "no data" else "index"
     file = root / "dledger-n0" / part / ("0" * 20)
     if part == "data":
