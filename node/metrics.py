@@ -307,8 +307,8 @@ BROKER: Final[Table[Broker]] = {
 }  # fmt: skip
 """All parts of the broker."""
 APPENDS: Final[Table[AppendTimes]] = {
-    "append_sent_seconds": histogram("Leader only: of an append, from the log of this node until "
-                                     "all that came with it was sent to the others.",
+    "append_sent_seconds": histogram("Leader only: of an append, until it was written to the log "
+                                     "of this node and all that came with it sent to the others.",
         lambda a: a.stages().sent),
     "append_quorum_seconds": histogram("From there until enough nodes had it.",
         lambda a: a.stages().quorum),

@@ -120,6 +120,7 @@ CODES: dict[str, tuple[str, str, str, str]] = {
     'store.layout': ('INTERNAL', 'no', 'not applied', 'The directory is not what this configuration can open (missing, extra or odd-sized files).'),
     'store.limit_exceeded': ('INVALID_ARGUMENT', 'no', 'not applied', 'A value is larger than its named limit. No byte was written.'),
     'store.locked': ('INTERNAL', 'no', 'not applied', 'Another process holds the directory. Source: storage-formats 4.3, fault-matrix S17.'),
+    'store.no_beginning': ('OUT_OF_RANGE', 'no', 'not applied', 'A position within an entry or a record of the log was asked for, where nothing begins.'),
     'store.out_of_range': ('OUT_OF_RANGE', 'no', 'not applied', "A position or index outside of the log's range was asked for."),
     'store.queue_order': ('INTERNAL', 'no', 'not applied', 'A consume queue was asked to take an offset that is not its next one.'),
     'store.record_format': ('INVALID_ARGUMENT', 'no', 'not applied', 'A record handed in for appending is malformed. No byte was written.'),

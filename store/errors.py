@@ -309,6 +309,13 @@ class PositionRangeError(StoreError):
     hi: int
 
 
+class NoBeginningError(PositionRangeError):
+    """A position within an entry or a record of the log was asked for, where nothing begins."""
+
+    code = "store.no_beginning"
+    text = "nothing begins at position {asked}: {what} has [{lo}, {hi}); ask for position {lo}"
+
+
 class QueueOrderError(StoreError):
     """A consume queue was asked to take an offset that is not its next one.
 

@@ -30,6 +30,7 @@ _STATUS: Final = {
     "store.file_system": "UNAVAILABLE",
     "store.closed": "UNAVAILABLE",
     "store.out_of_range": "OUT_OF_RANGE",
+    "store.no_beginning": "OUT_OF_RANGE",
     "store.inner_batch": "FAILED_PRECONDITION",
     "store.corruption": "DATA_LOSS",
     "store.derived_file": "DATA_LOSS",

@@ -16,11 +16,13 @@ from typing import Final
 import structlog
 
 from node.config.types import Address
+from node.runtime.logs.line_budget import LIBRARY_LINES
 
 IDLE_MS: Final = 600_000
 """Time without a request after which the process ends."""
 _PAUSE_S: Final = 5.0
 """Time after an end before the port starts another process."""
+_READ_SIZE_BYTES: Final = 8 * 1024
 _log: Final = structlog.get_logger(component="console")
 
 
@@ -77,6 +79,7 @@ class ConsoleDoor:
                 env=self._environment,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
                 pass_fds=(fd,),
             )
         except OSError as error:
@@ -84,6 +87,7 @@ class ConsoleDoor:
         else:
             _log.info("the console begins", pid=process.pid, mode=self._mode)
             try:
+                await _log_lines(process)
                 code = await process.wait()
             except asyncio.CancelledError:
                 with contextlib.suppress(ProcessLookupError):
@@ -93,3 +97,15 @@ class ConsoleDoor:
             _log.info("the console has ended", pid=process.pid, exit_code=code)
         await asyncio.sleep(_PAUSE_S)
         self._wait()
+
+
+async def _log_lines(process: asyncio.subprocess.Process) -> None:
+    """Log what a console says until it ends, within a budget. A stranger may have made it fail: its
+    lines have no component, so none is an event of the node."""
+    log, stream = structlog.get_logger(), process.stderr
+    assert stream is not None
+    while data := await stream.read(_READ_SIZE_BYTES):
+        for line in data.decode("utf-8", "replace").splitlines():
+            gone = LIBRARY_LINES.take("console")
+            if gone is not None and line.strip():
+                log.warning("the console says", line=line, lines_left_out=gone)

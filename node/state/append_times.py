@@ -24,7 +24,7 @@ class Stages(NamedTuple):
     """Place of its last entry."""
     append_count: int
     sent_us: int
-    """From the first one in the log to the last one sent to the other replicas."""
+    """From before the first one is written until the last one was sent to the other replicas."""
     quorum_us: int
     """From there until enough replicas had all of them."""
     applied_us: int

@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 
 from qlog.cluster.node_rows import groups_of, is_down, leader_of, status_rows
-from qlog.connection import CALL_TIMEOUT_MS, call_timeout_ms, connected, run, server_option
+from qlog.connection import (
+    CALL_TIMEOUT_MS,
+    CONNECT_TIMEOUT_MS,
+    call_timeout_ms,
+    connected,
+    run,
+    server_option,
+)
 from qlog.output import Format, output_option, print_record
 from qlog.parsed import Parsed, integer, parse_duration
 from quorumlog.command_errors import explain
-from quorumlog.errors import DeadlineError, QuorumlogError, UnavailableError
+from quorumlog.errors import ConnectTimeoutError, DeadlineError, QuorumlogError, UnavailableError
 from quorumlog.foreign_text import shown
 
 if TYPE_CHECKING:
@@ -206,18 +213,26 @@ def check(
     2 CRITICAL, also when no node can be reached, 3 UNKNOWN: it could not look within --timeout, or
     the command line makes no sense.
     """
+    for number, unit in ((0, "messages"), (1, "a time")):
+        least = [_least(limits, number) for limits in (lag_warning, lag_critical)]
+        if least[0] and least[1] and float(least[0]) > float(least[1]):
+            text = (
+                f"as {unit}, a warning begins above critical; give the lower limit to the warning"
+            )
+            raise click.BadParameter(text, param_hint="'--lag-warning'")
     return _shown(run(_within_timeout(server, subjects, lag_warning, lag_critical)), output)
 
 
 async def _within_timeout(server: str | None, *options: Any) -> Report:
-    timeout_ms = call_timeout_ms(CALL_TIMEOUT_MS)
+    timeout_ms, loop = call_timeout_ms(CALL_TIMEOUT_MS), asyncio.get_running_loop()
+    end_s = loop.time() + timeout_ms / 1000
     try:
-        async with (
-            asyncio.timeout(timeout_ms / 1000),
-            connected(server, is_patient=False) as client,
-        ):
+        # Connecting ends within --timeout as well, and then says whether the nodes refused.
+        async with connected(server, is_patient=False) as client, asyncio.timeout_at(end_s):
             return await _look(client, *options)
-    except TimeoutError:
+    except (TimeoutError, ConnectTimeoutError) as error:
+        if isinstance(error, ConnectTimeoutError) and timeout_ms >= CONNECT_TIMEOUT_MS:
+            raise
         raise DeadlineError(f"no answer within {timeout_ms} ms; raise --timeout") from None
 
 

@@ -30,7 +30,12 @@ from quorumlog.errors import InvalidRequestError, QuorumlogError
 _HERE: Final = Path(__file__).parent
 STREAM_COUNT_MAX: Final = 64
 FORM_SIZE_BYTES_MAX: Final = 6 << 20
+FORMS_SIZE_BYTES_MAX: Final = 24 << 20
+"""Of all forms that are on their way."""
+_FORM_S: Final = 30.0
+"""Time for a form."""
 _INTERVAL_S: Final = 2.0
+_LIVE: Final = "event: live\ndata: "
 _STATUS: Final = {ExitCode.NOT_FOUND: 404, ExitCode.USAGE: 400, ExitCode.REFUSED: 409}
 
 Context = dict[str, Any]
@@ -60,7 +65,7 @@ class Console:
     def __init__(self, cluster: Cluster, pages: Sequence[Page], changes: Sequence[Change]) -> None:
         self._cluster = cluster
         self._tokens = Tokens()
-        self._stream_count = self.request_count = 0
+        self._stream_count = self.request_count = self._forms_size_bytes = 0
         self.is_stopping = asyncio.Event()
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "templates"),
@@ -74,7 +79,11 @@ class Console:
         self._templates.globals["parts"] = self._templates.get_template("parts.html").module
         self.routes = [
             *(Route(page.path, self._page(page), methods=["GET"]) for page in pages),
-            *(Route("/stream" + page.path, self._stream(page), methods=["GET"]) for page in pages),
+            *(
+                Route("/stream" + page.path, self._stream(page), methods=["GET"])
+                for page in pages
+                if "live" in self._templates.get_template(page.template).blocks
+            ),
             *(Route(change.path, self._change(change), methods=["POST"]) for change in changes),
             Mount("/static", StaticFiles(directory=_HERE / "static")),
         ]
@@ -120,7 +129,7 @@ class Console:
             "is_full": self._cluster.is_full,
             "token": self._tokens.value,
             "cluster_id": self._cluster.client.cluster_id,
-            "done": request.query_params.get("done", ""),
+            "done": self._tokens.opened(request.query_params.get("done", "")),
             **context,
         }
 
@@ -130,6 +139,8 @@ class Console:
             return HTMLResponse(self._render("error.html", request, context), error.status)
         said = explain(error)
         context = {"what": said.what, "why": said.why, "do": said.do}
+        if said.code.endswith(("out_of_range", "no_beginning")):
+            return self._error(request, RefusedError(404, f"{said.what}: {said.why}."))
         is_wrong = isinstance(error, InvalidRequestError) or said.code == "node.bad_request"
         status = 400 if is_wrong else _STATUS.get(said.exit_code, 503)
         return HTMLResponse(self._render("error.html", request, context), status)
@@ -143,36 +154,46 @@ class Console:
         async def serve(request: Request) -> Response:
             if self._stream_count >= STREAM_COUNT_MAX:
                 return Response("too many open pages", 503)
+            try:
+                first = await self._live(page, request)
+            except (QuorumlogError, RefusedError) as error:
+                refusal = self._error(request, error)
+                if refusal.status_code < 500:  # Else the page waits for the cluster.
+                    return refusal
+                first = _trouble(error)
             return StreamingResponse(
-                self._changes_of(page, request), media_type="text/event-stream"
+                self._changes_of(page, request, first), media_type="text/event-stream"
             )
 
         return serve
 
-    async def _changes_of(self, page: Page, request: Request) -> AsyncIterator[str]:
-        """Yield the live part of a page whenever it has changed."""
+    async def _live(self, page: Page, request: Request) -> str:
+        """Return the live part of a page as an event."""
+        shown = await page.show(self._cluster, request)
+        if "response" in shown:
+            raise RefusedError(400, "This address is a file, and no page that can be followed.")
+        template = self._templates.get_template(page.template)
+        context = template.new_context(self._all(request, shown))
+        return f"{_LIVE}{json.dumps(''.join(template.blocks['live'](context)))}\n\n"
+
+    async def _changes_of(self, page: Page, request: Request, event: str) -> AsyncIterator[str]:
+        """Yield the live part of a page whenever it has changed; `event` is the first."""
         self._stream_count += 1
         last = ""
         try:
             while not self.is_stopping.is_set():
-                try:
-                    context = self._all(request, await page.show(self._cluster, request))
-                    template = self._templates.get_template(page.template)
-                    block = template.blocks["live"]
-                    html = "".join(block(template.new_context(context)))
-                    event = f"event: live\ndata: {json.dumps(html)}\n\n"
-                except QuorumlogError as error:
-                    event = f"event: trouble\ndata: {json.dumps(explain(error).what)}\n\n"
-                if event != last:
-                    last = event
-                    yield event
-                else:
-                    yield ": nothing new\n\n"
+                is_same = event == last and event.startswith(_LIVE)
+                yield "event: same\ndata:\n\n" if is_same else event
+                last = event
                 try:
                     async with asyncio.timeout(_INTERVAL_S):
                         await self.is_stopping.wait()
                 except TimeoutError:
                     pass
+                try:
+                    event = await self._live(page, request)
+                except (QuorumlogError, RefusedError) as error:
+                    event = _trouble(error)
         finally:
             self._stream_count -= 1
 
@@ -184,32 +205,49 @@ class Console:
                 if not self._cluster.is_full:
                     text = "This console only reads; qlog console --mode full may change things."
                     raise RefusedError(403, text)
-                form = await _form(request)
-                self._tokens.check(request, form.pop("token", ""))
+                self._tokens.check_origin(request)
+                form = await self._form(request)
+                self._tokens.check(form.pop("token", ""))
                 where, done = await change.do(self._cluster, request, form)
             except (QuorumlogError, RefusedError) as error:
                 return self._error(request, error)
-            return RedirectResponse(
-                f"{where}{'&' if '?' in where else '?'}{urlencode({'done': done})}", 303
-            )
+            query = urlencode({"done": self._tokens.sealed(done)})
+            return RedirectResponse(f"{where}{'&' if '?' in where else '?'}{query}", 303)
 
         return serve
 
+    async def _form(self, request: Request) -> dict[str, str]:
+        """Return the fields of a form, the last of each name. Raises RefusedError, for what the
+        headers say before a body is read."""
+        kind = request.headers.get("content-type", "").partition(";")[0]
+        if kind != "application/x-www-form-urlencoded":
+            raise RefusedError(415, "A form comes as application/x-www-form-urlencoded.")
+        size = request.headers.get("content-length", "0")
+        data = bytearray()
+        try:
+            async with asyncio.timeout(_FORM_S):
+                if len(size) > 19 or int(size) > FORM_SIZE_BYTES_MAX:
+                    raise RefusedError(413, f"A form may have {FORM_SIZE_BYTES_MAX:,} bytes.")
+                async for part in request.stream():
+                    data += part
+                    self._forms_size_bytes += len(part)
+                    if len(data) > FORM_SIZE_BYTES_MAX:
+                        raise RefusedError(413, f"A form may have {FORM_SIZE_BYTES_MAX:,} bytes.")
+                    if self._forms_size_bytes > FORMS_SIZE_BYTES_MAX:
+                        raise RefusedError(503, "Too many forms come at once; send it again.")
+            return await asyncio.to_thread(_fields, data)
+        except TimeoutError as error:
+            raise RefusedError(408, f"The form took more than {_FORM_S:.0f} s.") from error
+        except ValueError as error:
+            raise RefusedError(400, f"This is no form: {error}.") from error
+        finally:
+            self._forms_size_bytes -= len(data)
 
-async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form, the last of each name; files are their text. Bounded."""
-    size_bytes = 0
-    data = bytearray()
-    async for part in request.stream():
-        size_bytes += len(part)
-        if size_bytes > FORM_SIZE_BYTES_MAX:
-            raise RefusedError(413, f"A form may have {FORM_SIZE_BYTES_MAX:,} bytes.")
-        data += part
-    kind = request.headers.get("content-type", "").partition(";")[0]
-    if kind != "application/x-www-form-urlencoded":
-        raise RefusedError(415, "A form comes as application/x-www-form-urlencoded.")
-    try:
-        pairs = parse_qsl(data.decode("ascii"), keep_blank_values=True, max_num_fields=100)
-    except ValueError as error:
-        raise RefusedError(400, f"This is no form: {error}.") from error
-    return dict(pairs)
+
+def _fields(data: bytearray) -> dict[str, str]:
+    return dict(parse_qsl(data.decode("ascii"), keep_blank_values=True, max_num_fields=100))
+
+
+def _trouble(error: Exception) -> str:
+    text = str(error) if isinstance(error, RefusedError) else explain(error).what
+    return f"event: trouble\ndata: {json.dumps(text)}\n\n"

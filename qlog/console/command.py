@@ -5,6 +5,7 @@ Owns the options and the life of the server; `app` has the pages.
 
 import asyncio
 import ipaddress
+import re
 import socket
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -12,11 +13,21 @@ from typing import Final, NamedTuple
 import click
 
 from qlog.connection import connected, run, server_option, stop_on_signals, until
+from qlog.parsed import Parsed
 from quorumlog.command_errors import CliError, ExitCode
 
 _PORT: Final = 8088
 _IDLE_MS: Final = 600_000
 _TITLE: Final = "QuorumLog console"
+
+
+_NAME: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?", re.ASCII | re.IGNORECASE)
+
+
+def _host_name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is no host name; give one, as console.example.com")
+    return text.lower()
 
 
 @click.command()
@@ -37,6 +48,7 @@ _TITLE: Final = "QuorumLog console"
 @click.option(
     "--name",
     "names",
+    type=Parsed("host name", _host_name),
     multiple=True,
     metavar="HOST",
     help="A host name by which browsers call it, beside IP addresses and localhost.",

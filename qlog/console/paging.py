@@ -30,12 +30,13 @@ def page_of(rows: Sequence[_T], request: Request, size: int) -> PageOf[_T]:
 def whole(request: Request, name: str, default: int, lo: int, hi: int = (1 << 63) - 1) -> int:
     """Return a whole number of the address. Raises RefusedError."""
     text = request.query_params.get(name, "")
-    if not text:
-        return default
-    try:
-        value = int(text) if len(text) < 20 else hi + 1
-    except ValueError:
-        value = lo - 1
-    if not lo <= value <= hi:
+    return number_of(name, text, lo, hi) if text else default
+
+
+def number_of(name: str, text: str, lo: int = 0, hi: int = (1 << 63) - 1) -> int:
+    """Return the whole number that a stranger's text means. Raises RefusedError."""
+    digits = text.removeprefix("-")
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) < 20
+    if not is_number or not lo <= int(text) <= hi:
         raise RefusedError(400, f"{name} is a whole number from {lo} to {hi}.")
-    return value
+    return int(text)

@@ -5,6 +5,7 @@ Owns the table of pages and changes. Must not know how a page is made.
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
@@ -14,6 +15,7 @@ import uvicorn
 import quorumlog
 from qlog.console.app import Change, Console, Page
 from qlog.console.cluster import Cluster
+from qlog.console.connections import Connection
 from qlog.console.pages import groups, messages, microscope, nodes, overview, topics
 from quorumlog.command_errors import CliError
 
@@ -26,13 +28,14 @@ PAGES: Final = (
     Page("/topics/{topic}/tail", "tail.html", messages.show_tail),
     Page("/topics/{topic}/find", "find.html", messages.show_found),
     Page("/topics/{topic}/send", "send.html", messages.show_send),
+    Page("/messages", "message.html", messages.show_asked),
     Page("/messages/{id}", "message.html", messages.show_one),
     Page("/groups", "groups.html", groups.show_all),
     Page("/groups/{group}", "group.html", groups.show_one),
     Page("/groups/{group}/reset", "reset.html", groups.show_reset),
     Page("/microscope", "microscope.html", microscope.show),
     Page("/nodes", "nodes.html", nodes.show_all),
-    Page("/nodes/{node_id:int}", "node.html", nodes.show_one),
+    Page("/nodes/{node_id}", "node.html", nodes.show_one),
 )
 CHANGES: Final = (
     Change("/topics/{topic}/send", messages.send),
@@ -40,8 +43,8 @@ CHANGES: Final = (
     Change("/groups/{group}/resend", groups.resend),
 )
 _STOP_S: Final = 2
-_CONNECTION_COUNT_MAX: Final = 200
-"""Above it a browser gets 503: an open page is a connection, and a form is held up to its end."""
+_BACKLOG: Final = 64
+"""Connections that are accepted at once, so that many are above the limit at most."""
 
 
 class _Server(uvicorn.Server):
@@ -59,9 +62,12 @@ def listening(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         why = error.strerror or str(error)
-        raise CliError(
-            f"the console cannot listen on {host}:{port}", why, "name a port that is free: --port"
-        ) from error
+        do = "name a port that is free: --port"
+        if error.errno == errno.EADDRNOTAVAIL:
+            do = "name an address of this machine: --host"
+        elif isinstance(error, PermissionError):
+            do = "name a port above 1023: --port"
+        raise CliError(f"the console cannot listen on {host}:{port}", why, do) from error
 
 
 @contextlib.asynccontextmanager
@@ -74,10 +80,12 @@ async def serve(
         console.application(names),
         lifespan="off",
         ws="none",
+        http=Connection,
         log_config=None,
+        log_level="critical",  # `Shield` tells what fails; the others are lines of strangers.
         access_log=False,
         server_header=False,
-        limit_concurrency=_CONNECTION_COUNT_MAX,
+        backlog=_BACKLOG,
         timeout_graceful_shutdown=_STOP_S,
     )
     server = _Server(config)

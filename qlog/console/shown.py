@@ -5,13 +5,17 @@ no eye can tell apart (control characters, marks of direction) is written out he
 """
 
 import json
+import re
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-from quorumlog.foreign_text import shown
+from quorumlog.foreign_text import TEXT_LENGTH_MAX, shown, shown_lines
 
 BODY_SIZE_BYTES_MAX: Final = 64 << 10
 """Of a body a page shows so much; the rest can be had as a file."""
+_FOLDED_LENGTH_MAX: Final = 4 * BODY_SIZE_BYTES_MAX
+"""JSON that has more characters once it is folded is shown as it came."""
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}:,]|[^][{}:,\s"]+')
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _ROW: Final = 16
 
@@ -63,9 +67,18 @@ def duration(ms: float | None) -> str:
     return f"{seconds:.1f} s"
 
 
-def plain(text: object) -> str:
-    """Return a text on one line, with control characters and marks of direction written out."""
-    return shown(str(text))
+def plain(value: object, length_max: int = TEXT_LENGTH_MAX) -> str:
+    """Return a text on one line, with control characters and marks of direction written out; of a
+    long one the beginning, which says so."""
+    text = str(value)
+    return shown(text[:length_max]) + cut(length_max, len(text), "characters")
+
+
+def cut(shown_count: int, count: int, unit: str) -> str:
+    """Return what stands behind a text that ends early; empty: it is whole."""
+    if count <= shown_count:
+        return ""
+    return f"\N{HORIZONTAL ELLIPSIS} (the first {shown_count:,} of {count:,} {unit})"
 
 
 def body_views(body: bytes) -> dict[str, str]:
@@ -80,23 +93,34 @@ def body_views(body: bytes) -> dict[str, str]:
     if text:
         if len(part) == len(body) and (found := _folded(text)):
             views["json"] = found
-        views["text"] = "\n".join(map(shown, text.split("\n")))
+        views["text"] = shown_lines(text)
     views["hex"] = hex_dump(part)
     return views
 
 
 def _folded(text: str) -> str:
+    """Return a JSON object or array in lines, each value as it is written; empty: it is none."""
     try:
-        value: Any = json.loads(text)
+        if not isinstance(json.loads(text, parse_int=str), dict | list):
+            return ""
     except (ValueError, RecursionError):
         return ""
-    if not isinstance(value, dict | list):
-        return ""
-    try:
-        folded = json.dumps(value, indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return ""
-    return "\n".join(map(shown, folded.split("\n")))
+    parts, depth, length, before = list[str](), 0, 0, ""
+    for token in _TOKEN.findall(text):
+        is_end = token in ("]", "}")
+        depth -= is_end
+        is_first = before in ("[", "{")
+        if is_end != is_first or before == ",":  # Between [ and ] of an empty one is nothing.
+            gap = "\n" + "  " * depth
+        else:
+            gap = " " if before == ":" else ""
+        depth += token in ("[", "{")
+        length += len(gap) + len(token)
+        if length > _FOLDED_LENGTH_MAX:
+            return ""
+        parts += gap, token
+        before = token
+    return shown_lines("".join(parts))
 
 
 def hex_dump(data: bytes, position: int = 0) -> str:

@@ -269,13 +269,19 @@ class GroupAdmin(AdminCalls):
     # Offsets.
 
     async def reset_offsets(
-        self, group: str, topic: str, position: Position, *, force: bool = False
+        self,
+        group: str,
+        topic: str,
+        position: Position,
+        *,
+        force: bool = False,
+        is_dry_run: bool = False,
     ) -> dict[Queue, int]:
         """Have a group continue at a position of a topic: "first", "end", "@TIME" or an offset.
 
-        Return the offsets that are stored now. With members it raises
-        GroupNotEmptyError, unless `force` says that they are to go there, with their next heartbeat
-        or pull, whatever they have in hand.
+        Return the offsets that are stored now; after a dry run they are as they were. With members
+        it raises GroupNotEmptyError, unless `force` says that they are to go there, with their next
+        heartbeat or pull, whatever they have in hand.
         """
         reads, deadline = ReadCalls(self._groups), self._deadline()
         reading = Reading(ReadFreshness(), deadline)
@@ -283,6 +289,15 @@ class GroupAdmin(AdminCalls):
         if failed:
             raise failed[0]
         offsets = await reads.positions(queues, position, reading)
+        if is_dry_run:
+            for queue, row in zip(queues, await reads.queue_offsets(queues, reading), strict=True):
+                if offsets[queue] > row.end_offset:
+                    place = f"{row.topic}/{row.queue_id}"
+                    raise InvalidRequestError(
+                        f"offset is {offsets[queue]}, expected 0 to {row.end_offset}, the end of "
+                        f"{place}; correct the request"
+                    )
+            return offsets
         await self._store(group, offsets, deadline, must_be_empty=not force)
         return offsets
 

@@ -7,7 +7,7 @@ position that this one's readers see. Nothing is written, and no lock is taken.
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from store import format as fmt
@@ -16,7 +16,15 @@ from store.derived.keys.index_files import DIRECTORY as INDEX_DIRECTORY
 from store.derived.keys.key_sums import IndexShape
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
-from store.errors import LayoutError, LimitExceededError, PositionRangeError, TopicNameError
+from store.errors import (
+    CorruptionError,
+    LayoutError,
+    LimitExceededError,
+    NoBeginningError,
+    PositionRangeError,
+    StoreError,
+    TopicNameError,
+)
 from store.files.descriptor_cache import DescriptorCache
 from store.fsck.files import OPEN_FILES_MAX, Place, ReadOnlyFileSystem, Segments
 from store.fsck.layout import GivenSettings, detect, index_names
@@ -34,6 +42,10 @@ _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
 _ENTRY_BLANK: Final = b"\xff\xff\xff\xff"
 _MAGICS: Final = (fmt.MAGIC_V1, fmt.MAGIC_V2)
+_WALK_COUNT_MAX: Final = 200_000
+"""Headers that one walk reads: about a second."""
+_REPAIR: Final = "'qlog store repair' makes it again from the data"
+_FROM_REPLICA: Final = "another replica has it, and 'qlog store verify' says what else is missing"
 
 Bounds = Callable[[], tuple[int, int]]
 """Returns the log positions [lo, hi) that readers see."""
@@ -88,7 +100,9 @@ class LogDirectory:
         position = self._entry_position(units, index)
         lo_position, hi_position = self._bounds()
         if index < 0 or position is None or not lo_position <= position < hi_position:
-            raise PositionRangeError("index", index, units.position // _UNIT, hi)
+            raise self._no_entry(
+                units, index, PositionRangeError("index", index, units.position // _UNIT, hi)
+            )
         specimens = [self._entry_at(position, index, unit)]
         before_at = self._entry_position(units, index - 1) if index else None
         if before_at is not None and before_at >= lo_position:
@@ -98,7 +112,7 @@ class LogDirectory:
 
     def record(self, position: int) -> tuple[Specimen, ...]:
         """Return the record at a log position, and the queue unit that points at it; or the
-        entry, or the blank, that begins there."""
+        entry, or the blank, that begins there. Raises NoBeginningError within one of them."""
         self._check_position(position)
         head = self._read_log(position, _HEADER)
         blank = _ENTRY_BLANK if self._ledger else fmt.MAGIC_BLANK.to_bytes(4, "big")
@@ -111,6 +125,15 @@ class LogDirectory:
             is_entry = header is not None and header.position == position
             if is_entry and header is not None and header.magic == fmt.ENTRY_MAGIC:
                 return self.entry(header.entry_index)
+        if not self._is_record(head, position):
+            file_size_bytes = self._log.file_size_bytes
+            for at, _, size_bytes in self._walk(position // file_size_bytes * file_size_bytes):
+                inner = at + _HEADER if self._ledger else at
+                if at < position < at + size_bytes and position != inner:
+                    what = "an entry" if self._ledger else "a record"
+                    raise NoBeginningError(what, position, at, at + size_bytes)
+                if at >= position:
+                    break
         record = self._record_at(position)
         return self._checked([record, *self._unit_of(record)])
 
@@ -231,10 +254,56 @@ class LogDirectory:
         lo, hi = self._bounds()
         if not lo <= position < hi:
             return []
-        head = self._read_log(position, fmt.BODY_AT)
+        is_there = self._is_record(self._read_log(position, fmt.BODY_AT), position)
+        return [self._record_at(position, size_bytes)] if is_there else []
+
+    def _walk(self, at: int) -> Iterator[tuple[int, bytes, int]]:
+        """Yield position, header and size of the entries, or records, that lie back to back from a
+        position on, up to the first damaged one, and to `_WALK_COUNT_MAX`."""
+        hi, size_at = self._bounds()[1], 4 if self._ledger else 0
+        for _ in range(_WALK_COUNT_MAX):
+            head = self._read_log(at, _HEADER) if at < hi else b""
+            if len(head) < _HEADER:
+                return
+            if self._ledger:
+                is_good = unpack_header(head).position == at
+                is_blank = head[:4] == _ENTRY_BLANK
+            else:
+                is_good = self._is_record(head, at)
+                is_blank = integer_at(head, 4) & 0xFFFFFFFF == fmt.MAGIC_BLANK
+            size_bytes = integer_at(head, size_at)
+            if is_blank:
+                at = (at // self._log.file_size_bytes + 1) * self._log.file_size_bytes
+                continue
+            if not is_good or size_bytes < _HEADER:
+                return
+            yield at, head, size_bytes
+            at += size_bytes
+
+    def _no_entry(self, units: Segments, index: int, error: StoreError) -> StoreError:
+        """Return why an entry cannot be found: `error`, or which file of a stopped store is
+        damaged."""
+        if self._is_live or index < 0:
+            return error
+        unit = self._ledger_unit(units, index)
+        if unit is not None and any(unit.data):
+            file, at = self._log.place(integer_at(unit.data, 4, 8))
+            why = f"{integer_at(unit.data, 12)} bytes, as the ledger's index says"
+            return CorruptionError(file, at, f"entry {index}", why, "missing", _FROM_REPLICA)
+        known = [unpack_header(head).entry_index for _, head, _ in self._walk(self._log.position)]
+        if not known:
+            return error
+        if not known[0] <= index <= known[-1]:
+            return PositionRangeError("index", index, known[0], known[-1] + 1)
+        file, at = units.place(index * _UNIT)
+        what = f"its place: the data has the entries {known[0]} to {known[-1]}"
+        return CorruptionError(file, at, f"the unit of entry {index}", what, "missing", _REPAIR)
+
+    @staticmethod
+    def _is_record(head: bytes, position: int) -> bool:
+        """Whether a record seems to begin: it has the magic, or its own position."""
         has_magic = int.from_bytes(head[4:8], "big") in _MAGICS
-        own = integer_at(head, fmt.PHYSICAL_OFFSET_AT, 8) == position
-        return [self._record_at(position, size_bytes)] if has_magic or own else []
+        return has_magic or integer_at(head, fmt.PHYSICAL_OFFSET_AT, 8) == position
 
     # --- Queues ---
 

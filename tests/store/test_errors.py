@@ -26,6 +26,7 @@ EXAMPLES: list[StoreError] = [
     errors.SnapshotNeededError("store/dledger-n0/start.0", "the header is torn"),
     errors.DamageWiderError(7, 9, 4096),
     errors.PositionRangeError("position", 9, 0, 8),
+    errors.NoBeginningError("an entry", 60, 0, 292),
     errors.QueueOrderError("orders", 3, 10, 12),
     errors.InnerBatchError("batches", 0, 17),
     errors.DerivedFileError("store/consumequeue/orders/3/0", 20, "unit", "size 9", "size 8"),

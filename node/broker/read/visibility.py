@@ -83,7 +83,10 @@ def queued_by_id(context: Context, text: str) -> Message:
         host, position = parse_message_id(text)
     except RecordFormatError as error:
         raise BadRequestError("message_id", error.expected, repr(text[:64])) from error
-    message = queued_at(context, position)
+    try:
+        message = queued_at(context, position)
+    except MessageNotFoundError as error:
+        raise MessageNotFoundError(text) from error  # By the id that was asked for.
     if message.store_host != host:
         raise MessageNotFoundError(text)
     return message

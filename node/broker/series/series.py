@@ -20,6 +20,9 @@ _QUEUE_COUNT_MAX: Final = 16
 """Queues of a topic that have series of their own; those behind are one."""
 _LOOK_COUNT_MAX: Final = 2_000
 """Limit of the records that one page reads for their times: about 30 ms."""
+_ROW_COUNT_MAX: Final = 2_000
+"""Queues of groups that one page looks at, about, in 40 ms: the next page goes on with the groups
+that were looked at the longest ago."""
 
 ByGroup = dict[str, int]
 ByRow = dict[tuple[str, str], float]
@@ -64,6 +67,14 @@ class _Lag:
     """Each queue that has some, and the first of them."""
 
 
+@dataclass(slots=True)
+class _Walked:
+    """What a look at a group found: how far it is behind by topic, and its offsets, added up."""
+
+    lags: dict[str, _Lag] = field(default_factory=dict)
+    offset_sum: int = 0
+
+
 class Series:
     """Makes the series of topics and groups of a page. One per broker."""
 
@@ -74,8 +85,8 @@ class Series:
         self._groups = BusiestNames(topic_count_max)
         self._producer_groups = BusiestNames(topic_count_max)
         self._count_max = topic_count_max
-        self._offset_sums: dict[str, int] = {}
-        """Group: its offsets, added up, as of the last page."""
+        self._walked: dict[str, _Walked] = {}
+        """By group, the one that was looked at the longest ago first."""
 
     # --- Topics ---
 
@@ -116,6 +127,7 @@ class Series:
         """Return the series of groups; None: there are to be none, or another node leads."""
         context = self._broker.context
         if not self._count_max or not context.driver.is_ready:
+            self._walked.clear()
             return None
         series = GroupSeries()
         lags, work = self._lags()
@@ -158,27 +170,40 @@ class Series:
     def _lags(self) -> tuple[dict[tuple[str, str], _Lag], dict[str, float]]:
         """Return how far each group is behind by topic, as `qlog group describe` counts it, and the
         work of each group: what it has to do, and did since the last page."""
-        broker, context = self._broker, self._broker.context
-        now_ms = context.clock_ms()
-        lags: dict[tuple[str, str], _Lag] = {}
-        sums: dict[str, int] = {}
+        broker, now_ms = self._broker, self._broker.context.clock_ms()
         work = dict.fromkeys(broker.group_members.groups(now_ms), 0.0)
-        work |= dict.fromkeys(context.state.groups, 0.0)
-        for group in work:
-            sums[group] = 0
-            for topic, queue_id, offset in broker.groups.read_rows(group, now_ms):
-                lo, hi = context.store.queue_range(topic, queue_id)
-                first = lo if offset is None else max(offset, lo)
-                lag = lags.setdefault((group, topic), _Lag())
-                if first < hi:
-                    lag.count += hi - first
-                    lag.unread.append((queue_id, first))
-                sums[group] += offset or 0
-            work[group] = abs(sums[group] - self._offset_sums.get(group, sums[group]))
-        for (group, _), lag in lags.items():
-            work[group] += lag.count
-        self._offset_sums = sums
+        work |= dict.fromkeys(broker.context.state.groups, 0.0)
+        old = {group: one for group, one in self._walked.items() if group in work}
+        self._walked, row_count = dict(old), 0
+        for group in [*(group for group in work if group not in old), *old]:
+            if row_count >= _ROW_COUNT_MAX:
+                break
+            self._walked.pop(group, None)
+            self._walked[group], count = self._walk(group, now_ms)
+            row_count += count
+        lags = {
+            (group, topic): lag
+            for group, one in self._walked.items()
+            for topic, lag in one.lags.items()
+        }
+        for group, one in self._walked.items():
+            before = old.get(group, one).offset_sum
+            work[group] = abs(one.offset_sum - before) + sum(lag.count for lag in one.lags.values())
         return lags, work
+
+    def _walk(self, group: str, now_ms: int) -> tuple[_Walked, int]:
+        """Return what a look at a group finds, and the count of its queues."""
+        walked, count = _Walked(), 0
+        for topic, queue_id, offset in self._broker.groups.read_rows(group, now_ms):
+            lo, hi = self._broker.context.store.queue_range(topic, queue_id)
+            first = lo if offset is None else max(offset, lo)
+            lag = walked.lags.setdefault(topic, _Lag())
+            if first < hi:
+                lag.count += hi - first
+                lag.unread.append((queue_id, first))
+            walked.offset_sum += offset or 0
+            count += 1
+        return walked, count
 
     def _add_lags(
         self, series: GroupSeries, shown: set[str], lags: dict[tuple[str, str], _Lag]

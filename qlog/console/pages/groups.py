@@ -8,8 +8,9 @@ from starlette.requests import Request
 from qlog.console.charts import of_lag
 from qlog.console.cluster import Cluster
 from qlog.console.links import link
-from qlog.console.paging import page_of
+from qlog.console.paging import number_of, page_of
 from qlog.console.shield import RefusedError
+from quorumlog.admin.types import GroupDescription
 from quorumlog.errors import NotFoundError
 from quorumlog.records.queues import Queue
 
@@ -64,57 +65,43 @@ async def _or_none(call: Any) -> Any:
 
 async def show_reset(cluster: Cluster, request: Request) -> dict[str, Any]:
     """Return what a reset would do: a dry run."""
-    group, query = request.path_params["group"], request.query_params
+    query = request.query_params
     topic, position = query.get("topic", ""), query.get("position", "")
-    described = await cluster.client.admin.describe_group(group)
+    described, new = await _planned(cluster, request, topic, position)
     context = {"group": described, "topic": topic, "position": position, "rows": None}
-    if topic and position:
-        now = await cluster.client.admin.fetch_offsets(group)
-        new = await _positions(cluster, topic, position)
+    if new:
+        now = await cluster.client.admin.fetch_offsets(described.group)
         context["rows"] = [
             {"queue": queue, "now": now.get(queue), "new": offset} for queue, offset in new.items()
         ]
     return context
 
 
-async def _positions(cluster: Cluster, topic: str, position: str) -> dict[Any, int]:
-    """Return the offset that a position means in each queue of a topic."""
-    client = cluster.client
-    queues = await client.queue_offsets(topic)
-    offsets = []
-    for one in queues:
-        if position.startswith("@") and position[1:].isdecimal():
-            offset = await client.offset_by_time(
-                topic, one.queue_id, int(position[1:]), broker_group=one.broker_group
-            )
-        elif position in ("first", "end"):
-            offset = getattr(one, f"{position}_offset")
-        elif position.isdecimal():
-            offset = min(max(int(position), one.first_offset), one.end_offset)
-        else:
-            raise RefusedError(400, "A position is first, end, an offset, or @ and Unix ms.")
-        offsets.append(offset)
-    return {
-        Queue(one.topic, one.queue_id, one.broker_group): offset
-        for one, offset in zip(queues, offsets, strict=True)
-    }
+async def _planned(
+    cluster: Cluster, request: Request, topic: str, position: str
+) -> tuple[GroupDescription, dict[Queue, int]]:
+    """Return a group, and where a reset would move it; the same is refused as by the reset."""
+    admin = cluster.client.admin
+    described = await admin.describe_group(request.path_params["group"])
+    if not topic or not position:
+        return described, {}
+    return described, await admin.reset_offsets(described.group, topic, position, is_dry_run=True)
 
 
 async def reset(cluster: Cluster, request: Request, form: dict[str, str]) -> tuple[str, str]:
     """Move the offsets of a group without members, as the dry run showed."""
-    group = request.path_params["group"]
     topic, position = form.get("topic", ""), form.get("position", "")
-    moved = await cluster.client.admin.reset_offsets(group, topic, position)
-    return link("groups", group), f"{len(moved)} queues of {topic} are at {position}"
+    described, _ = await _planned(cluster, request, topic, position)  # It makes no group.
+    moved = await cluster.client.admin.reset_offsets(described.group, topic, position)
+    return link("groups", described.group), f"{len(moved)} queues of {topic} are at {position}"
 
 
 async def resend(cluster: Cluster, request: Request, form: dict[str, str]) -> tuple[str, str]:
     """Send one dead letter again to the topic that it came from."""
     group, text = request.path_params["group"], form.get("offset", "")
-    if not text.isdecimal():
-        raise RefusedError(400, "offset is a whole number.")
+    offset = number_of("offset", text)
     sent = await cluster.client.admin.resend_dead_letters(
-        group, [int(text)], broker_group=form.get("broker_group", "")
+        group, [offset], broker_group=form.get("broker_group", "")
     )
     if sent.kept:
         raise RefusedError(409, f"Dead letter {text} stays: {sent.kept[0].reason}.")

@@ -1,16 +1,19 @@
 """Messages: of a queue from an offset on, by time, key or id; one with its body and what became of
 it; the live tail; and sending one."""
 
+import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from qlog.console.cluster import Cluster
 from qlog.console.links import link
+from qlog.console.newest import Look
 from qlog.console.paging import whole
 from qlog.console.shield import RefusedError
-from qlog.console.shown import BODY_SIZE_BYTES_MAX, body_views, plain
+from qlog.console.shown import BODY_SIZE_BYTES_MAX, body_views, cut, plain
 from qlog.message_rows import plain_body
 from quorumlog.errors import NotFoundError
 
@@ -20,19 +23,22 @@ if TYPE_CHECKING:
 _COUNT: Final = 25
 _TAIL_COUNT: Final = 50
 _PREVIEW_LENGTH: Final = 120
-_PULL_SIZE_BYTES: Final = 4 << 20
 _INT32_MAX: Final = (1 << 31) - 1
 
 
-def _row(message: "Message") -> dict[str, Any]:
-    """Return what a line of a table shows of a message."""
-    body, _ = plain_body(message)
+def _rows(messages: "Iterable[Message]") -> list[dict[str, Any]]:
+    """Return what the lines of a table show of messages."""
+    return [_row(one, plain_body(one)[0]) for one in messages]
+
+
+def _row(message: "Message", body: bytes) -> dict[str, Any]:
+    begin = body[:_PREVIEW_LENGTH].decode("utf-8", "backslashreplace")
     return {
         "message": message,
         "size_bytes": len(body),
-        "preview": plain(body[:_PREVIEW_LENGTH].decode("utf-8", "backslashreplace")),
-        "key": plain(message.key or "")[:_PREVIEW_LENGTH],
-        "tag": plain(message.tag or "")[:_PREVIEW_LENGTH],
+        "preview": plain(begin) + cut(_PREVIEW_LENGTH, len(body), "bytes"),
+        "key": plain(message.key or "", _PREVIEW_LENGTH),
+        "tag": plain(message.tag or "", _PREVIEW_LENGTH),
     }
 
 
@@ -54,27 +60,28 @@ async def show_queue(cluster: Cluster, request: Request) -> dict[str, Any]:
     own = [one for one in queues if one.broker_group == broker_group] or queues
     if not own:
         raise NotFoundError(f"topic {topic!r} has no queue {queue_id}; choose another")
-    queue, at = own[0], request.query_params.get("time", "")
+    queue, at, wanted = own[0], request.query_params.get("time", ""), _filter(request)
+    look, newest = Look(client, topic, wanted), None
     if at:
         offset = await client.offset_by_time(
             topic, queue_id, whole(request, "time", 0, 0), broker_group=queue.broker_group
         )
     else:
-        newest = max(queue.first_offset, queue.end_offset - _COUNT)
-        offset = max(queue.first_offset, whole(request, "offset", newest, 0))
-    batch = None
-    if offset < queue.end_offset:
-        batch = await client.pull(
-            topic, queue_id, offset,
-            max_count=_COUNT, max_size_bytes=_PULL_SIZE_BYTES,
-            broker_group=queue.broker_group, **_filter(request),
-        )  # fmt: skip
+        end = max(queue.first_offset, queue.end_offset - _COUNT)
+        offset = max(queue.first_offset, whole(request, "offset", end, 0))
+    if any(wanted.values()) and not at and not request.query_params.get("offset"):
+        newest = await look.newest([queue], _COUNT)
+        messages, next_offset = newest.messages[::-1], queue.end_offset
+        offset = messages[0].queue_offset if messages else queue.end_offset
+    else:
+        messages, next_offset = await look.forward(queue, offset, queue.end_offset, _COUNT)
     return {
         "topic": described,
         "queue": queue,
         "offset": offset,
-        "rows": [_row(one) for one in batch or ()],
-        "next_offset": batch.next_offset if batch is not None else None,
+        "rows": await asyncio.to_thread(_rows, messages),
+        "newest": newest,
+        "next_offset": next_offset,
         "previous_offset": max(queue.first_offset, offset - _COUNT),
     }
 
@@ -82,21 +89,10 @@ async def show_queue(cluster: Cluster, request: Request) -> dict[str, Any]:
 async def show_tail(cluster: Cluster, request: Request) -> dict[str, Any]:
     """Return the newest messages of all queues of a topic, the newest first."""
     topic, client = request.path_params["topic"], cluster.client
-    described = await client.admin.describe_topic(topic)
-    rows: list[dict[str, Any]] = []
-    queues = described.queues[:_TAIL_COUNT]
-    share = max(1, _TAIL_COUNT // max(1, len(queues)))
-    for queue in queues:
-        offset = max(queue.first_offset, queue.end_offset - share)
-        if offset < queue.end_offset:
-            batch = await client.pull(
-                topic, queue.queue_id, offset,
-                max_count=share, max_size_bytes=_PULL_SIZE_BYTES // len(queues),
-                broker_group=queue.broker_group, **_filter(request),
-            )  # fmt: skip
-            rows += map(_row, batch)
-    rows.sort(key=lambda row: -row["message"].store_unix_ms)
-    return {"topic": described, "rows": rows[:_TAIL_COUNT]}
+    described = await cluster.shared(("topic", topic), lambda: client.admin.describe_topic(topic))
+    newest = await Look(client, topic, _filter(request)).newest(described.queues, _TAIL_COUNT)
+    rows = await asyncio.to_thread(_rows, newest.messages)
+    return {"topic": described, "rows": rows, "newest": newest}
 
 
 async def show_found(cluster: Cluster, request: Request) -> dict[str, Any]:
@@ -104,27 +100,34 @@ async def show_found(cluster: Cluster, request: Request) -> dict[str, Any]:
     topic, key = request.path_params["topic"], request.query_params.get("key", "")
     described = await cluster.client.admin.describe_topic(topic)
     found = await cluster.client.query_by_key(topic, key, max_count=_COUNT) if key else []
-    return {"topic": described, "rows": [_row(one) for one in reversed(found)], "key": key}
+    return {"topic": described, "rows": _rows(reversed(found)), "key": key}
+
+
+async def show_asked(_cluster: Cluster, request: Request) -> dict[str, Any]:
+    """Return the way to the page of the id that a form asks for."""
+    message_id = request.query_params.get("id", "").strip()
+    return {"response": RedirectResponse(link("messages", message_id), 303)}
 
 
 async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
     """Return a message, each view of its body, and what became of it."""
-    trace = await cluster.client.admin.trace_message(request.path_params["id"])
+    message_id = request.path_params["id"]
+    trace = await cluster.client.admin.trace_message(message_id)
     message = trace.message
     if message is None:
-        return {"message": None, "id": request.path_params["id"], "trace": trace}
-    body, is_plain = plain_body(message)
+        return {"message": None, "id": message_id, "trace": trace}
+    body, is_plain = await asyncio.to_thread(plain_body, message)
     if "file" in request.query_params:
         head = {"content-disposition": f'attachment; filename="{message.queue_offset}.bin"'}
         return {"response": Response(body, media_type="application/octet-stream", headers=head)}
     return {
         "message": message,
-        "id": request.path_params["id"],
+        "id": message_id,
         "trace": trace,
         "size_bytes": len(body),
         "is_plain": is_plain,
-        "is_cut": len(body) > BODY_SIZE_BYTES_MAX,
-        "views": body_views(body),
+        "cut": cut(BODY_SIZE_BYTES_MAX, len(body), "bytes"),
+        "views": await asyncio.to_thread(body_views, body),
         "properties": [(plain(k), plain(v)) for k, v in sorted(message.properties.items())],
     }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from starlette.requests import Request
 
 from qlog.console.cluster import Cluster
-from qlog.console.paging import whole
+from qlog.console.paging import number_of, whole
 from qlog.console.shield import RefusedError
 from store.microscope.difference import first_difference
 from store.microscope.look import look
@@ -92,9 +92,10 @@ def _thing(request: Request) -> dict[str, Any] | None:
     if kind == "queue":
         topic, _, rest = at.rpartition(":")[0].rpartition(":")
         offset = at.rpartition(":")[2]
-        if not topic or not rest.isdecimal() or not offset.isdecimal():
+        if not topic:
             raise RefusedError(400, "A queue unit is TOPIC:QUEUE:OFFSET.")
-        return {"queue": (topic, int(rest), int(offset))}
+        queue_id = number_of("QUEUE of TOPIC:QUEUE:OFFSET", rest, 0, _INT32_MAX)
+        return {"queue": (topic, queue_id, number_of("OFFSET of TOPIC:QUEUE:OFFSET", offset))}
     names = {"index": "index", "position": "log_position", "slot": "key_slot"}
     if kind not in names:
         raise RefusedError(400, f"kind is one of {', '.join(names)}, queue.")

@@ -20,11 +20,12 @@ async def show_all(cluster: Cluster, _request: Request) -> dict[str, Any]:
 
 async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
     """Return what a node says of itself, of its followers, and its last hour."""
-    node_id = int(request.path_params["node_id"])
+    name = request.path_params["node_id"]
     status = await cluster.status()
-    rows = {row["node_id"]: row for row in status_rows(status)}
-    if node_id not in rows:
-        raise NotFoundError(f"there is no node {node_id}; see the list of nodes")
+    rows = {str(row["node_id"]): row for row in status_rows(status)}
+    if name not in rows:
+        raise NotFoundError(f"there is no node {name[:20]}; see the list of nodes")
+    node_id = rows[name]["node_id"]
     node = next(one for one in status.nodes if one.node_id == node_id)
     histories = await cluster.histories()
     own = {node_id: histories[node_id]} if node_id in histories else {}
@@ -34,7 +35,7 @@ async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
         settings = await cluster.try_node(cluster.client.admin.settings(node_id))
     events = [event for event in await cluster.events() if event.node_id == node_id]
     return {
-        "row": rows[node_id],
+        "row": rows[name],
         "node": None if isinstance(node, NodeDown) else node,
         "members": () if isinstance(node, NodeDown) else node.members,
         "ha": ha,

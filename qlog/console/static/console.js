@@ -92,19 +92,29 @@ function morphChildren(from, to) {
 
 function follow() {
   const source = new EventSource("/stream" + location.pathname + location.search);
-  const say = (text, isLost) => {
-    state.textContent = text;
-    state.classList.toggle("lost", isLost);
+  const say = (text, isBad) => {
+    if (state.textContent !== text) state.textContent = text;
+    state.classList.toggle("lost", isBad);
   };
+  // What is shown is of `heard`; the console says every 2 s that it still holds.
+  let heard = new Date();
+  let isLost = false;
+  const since = () => ` since ${heard.toTimeString().slice(0, 8)}`;
+  const hear = () => { heard = new Date(); isLost = false; say("live", false); };
+  const lose = (text) => { isLost = true; say(`${text}; stopped${since()}`, true); };
+  setInterval(() => {
+    if (!isLost && new Date() - heard > 3000) say("no news" + since(), true);
+  }, 500);
   source.addEventListener("live", (event) => {
     const next = document.createElement("div");
     next.innerHTML = JSON.parse(event.data);
     morphChildren(live, next);
     drawAll();
-    say("live", false);
+    hear();
   });
-  source.addEventListener("trouble", (event) => say(JSON.parse(event.data), true));
-  source.addEventListener("error", () => say("the console does not answer", true));
+  source.addEventListener("same", hear);
+  source.addEventListener("trouble", (event) => lose(JSON.parse(event.data)));
+  source.addEventListener("error", () => lose("the console does not answer"));
   addEventListener("pagehide", () => source.close());
 }
 
@@ -129,12 +139,6 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const [box, { plot }] of plots) { plot.destroy(); plots.delete(box); }
   drawAll();
 });
-for (const form of document.querySelectorAll("form[data-id]")) {
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    location.href = "/messages/" + encodeURIComponent(form.elements.id.value.trim());
-  });
-}
 
 drawAll();
 if (live && live.childElementCount) follow();

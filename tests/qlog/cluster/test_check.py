@@ -50,11 +50,16 @@ def test_what_could_not_be_looked_at_is_unknown(qlog: Qlog) -> None:
     assert "is none of leader" in line(qlog, "--only", "moon", code=3)
     assert "no limit" in line(qlog, "--lag-warning", "1w", code=3)
     assert "No such option" in line(qlog, "--unknown", code=3)
+    over = ("--lag-warning", "2h", "--lag-warning", 5, "--lag-critical", "1h")
+    assert "begins above critical" in line(qlog, *over, code=3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = f"127.0.0.1:{silent.getsockname()[1]}"
         arguments = ("--server", server, "--timeout", "300ms")
         assert "no answer within 300 ms" in line(qlog, *arguments, code=3)
         assert qlog.json("check", *arguments, code=3)["state"] == "UNKNOWN"
+    for timeout in ("100ms", "1s"):
+        arguments = ("--server", server, "--timeout", timeout)
+        assert "refused" in line(qlog, *arguments, code=2), "a port that is closed"
 
 
 @pytest.mark.long

@@ -114,6 +114,10 @@ def test_open_pages_follow_when_the_leader_is_killed(cluster: LocalCluster, driv
         with sync.connect(cluster.bootstrap) as client:
             client.producer().send("orders", "after all this")
         wait_for("the tail shows it", lambda: "after all this" in text_of(driver))
+        cluster.stop()
+        wait_for("it is stopped", lambda: " since " in text_of(driver, "#state"))
+        driver.refresh()
+        assert text_of(driver, "#state") == "", "what did not come is not live"
 
 
 def rows_with(driver: Any, selector: str) -> list[Any]:

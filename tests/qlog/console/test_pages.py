@@ -164,3 +164,5 @@ def test_a_port_that_is_taken_and_bad_options_are_refused(qlog: Qlog) -> None:
         port = browser.address.rpartition(":")[2]
         assert "cannot listen" in qlog("console", "--port", port, code=3).stderr
     assert "no IP address" in qlog("console", "--host", "localhost", code=2).stderr
+    assert "no host name" in qlog("console", "--name", "http://x/", code=2).stderr
+    assert "of this machine: --host" in qlog("console", "--host", "192.0.2.1", code=3).stderr

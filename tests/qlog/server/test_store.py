@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -248,6 +249,42 @@ def test_microscope_refuses_what_is_not_there_in_three_lines(
         assert len(done.stderr.splitlines()) == 3, done.stderr
     with open_store(root, config):
         assert run("microscope", root, "--position", "0").exit_code == 3
+
+
+@pytest.mark.parametrize("kind", ["no data", "empty", "short", "fifo", "directory", "zero"])
+def test_microscope_names_the_damaged_file_of_a_ledger(tmp_path: Path, kind: str) -> None:
+    root = tmp_path / "store"
+    make_store(root, fsck_config("ledger"))
+    part = "data" if kind == "no data" else "index"
+    file = root / "dledger-n0" / part / ("0" * 20)
+    if part == "data":
+        shutil.rmtree(file.parent)
+        file.parent.mkdir()
+    elif kind == "short":
+        os.truncate(file, 40)
+    else:
+        file.unlink()
+    if kind == "empty":
+        file.touch()
+    elif kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "directory":
+        file.mkdir()
+    elif kind == "zero":
+        file.symlink_to("/dev/zero")
+    done = run("microscope", root, "--index", "5")
+    assert f"{part}/{'0' * 20}" in done.stderr, (done.stdout, done.stderr)
+    assert "missing" in done.stderr
+    assert len(done.stderr.splitlines()) == 3
+    if part == "index":
+        assert "the data has the entries 0 to " in done.stderr
+
+
+def test_microscope_says_where_a_thing_begins(root: Path, config: StoreConfig) -> None:
+    what = "an entry" if config.container == "ledger" else "a record"
+    for position in (1, 30, 60):
+        done = run("microscope", root, "--position", str(position))
+        assert f"nothing begins at position {position}: {what} has [0, " in done.stderr
 
 
 def test_microscope_has_colours_on_a_terminal_only(root: Path) -> None:

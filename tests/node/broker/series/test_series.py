@@ -1,5 +1,9 @@
 """Series of single topics and groups: what they say, and how many there may be."""
 
+from typing import Any
+
+import pytest
+
 from node.broker.series.busiest_names import REST, BusiestNames
 from node.broker.series.series import Series
 from quorumlog.pb.consumer_pb2 import HeartbeatRequest
@@ -76,6 +80,30 @@ async def test_series_are_bounded_and_the_busiest_have_them(node: Fixture) -> No
     }  # fmt: skip
     assert groups.member_counts == {"g6": 1, "g7": 1, "g8": 1, REST: 6}
     assert Series(node.broker, 0).topics() is None
+
+
+@node_with(topics={"orders": 4})
+async def test_a_page_looks_at_a_bounded_count_of_queues(
+    node: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.broker.series.series._ROW_COUNT_MAX", 8)
+    rows, looked = node.broker.groups.read_rows, list[str]()
+
+    def read_rows(group: str, now_ms: int) -> Any:
+        looked.append(group)
+        return rows(group, now_ms)
+
+    monkeypatch.setattr(node.broker.groups, "read_rows", read_rows)
+    await node.append(0, 5)
+    for n in range(6):
+        await node.commit(f"g{n}", *(("orders", queue, 0) for queue in range(4)))
+    series = Series(node.broker, 10)
+    found = [series.groups() for _ in range(4)]
+    assert [looked[n : n + 2] for n in range(0, 8, 2)] == [
+        ["g0", "g1"], ["g2", "g3"], ["g4", "g5"], ["g0", "g1"]
+    ]  # fmt: skip
+    assert found[-1] is not None
+    assert found[-1].lag_counts == {(f"g{n}", "orders"): 5 for n in range(6)}
 
 
 def test_the_rest_never_shrinks_when_a_name_becomes_busy() -> None:
