@@ -15,7 +15,7 @@ from quorumlog.pb import common_pb2, log_pb2
 TIMEOUT_S = 30.0
 """Limit against hanging."""
 KIND = 0x51
-APPEND, PULL, TAIL, COMMIT, FETCH, ACK, HEARTBEAT, ROUTE, RECEIVE = range(1, 10)
+APPEND, PULL, TAIL, COMMIT, FETCH, ACK, HEARTBEAT, ROUTE, RECEIVE, AUTHENTICATE = range(1, 11)
 RESPONSE, ERROR, MORE, CANCEL = 1, 2, 4, 8
 
 

@@ -20,6 +20,7 @@ from tests.node.delayed import delayed
 from tests.node.framed.clients import (
     ACK,
     APPEND,
+    AUTHENTICATE,
     CANCEL,
     COMMIT,
     ERROR,
@@ -238,11 +239,11 @@ async def test_calls_that_make_no_sense_are_refused_and_the_connection_lives_on(
         deep = b"\xbb\x06" + deep + b"\xbc\x06"
     async with served(tmp_path) as it:
         client = await it.client()
-        for method in range(APPEND, RECEIVE + 1):
+        for method in range(APPEND, AUTHENTICATE + 1):
             for message in (b"\xff" * 20, b"\x0a\xff", deep):
                 error = (await client.call(method, 1, message)).error
                 assert (error.code, error.outcome) == ("node.bad_request", NOT_APPLIED)
-        for method in (0, RECEIVE + 1, 255):
+        for method in (0, AUTHENTICATE + 1, 255):
             error = (await client.call(method, 1, b"\xff" * 9, b"body")).error
             assert (error.code, error.outcome) == ("node.unimplemented", NOT_APPLIED)
             assert str(method) in error.message
