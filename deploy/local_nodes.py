@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from deploy.local_process import NodeProcess, free_ports, listen_error
-from quorumlog.local_cluster import CAUSES, HOST, node_process, started_at
+from quorumlog.local_cluster import CAUSES, HOST, NODE_FILE, node_process, started_at
 from store.durability.identity import lock_holder
 
 ANY_HOST: Final = "0.0.0.0"
@@ -277,10 +277,21 @@ def inherited_environment() -> dict[str, str]:
     }
 
 
-def ask(address: str, path: str) -> dict[str, Any] | None:
+def page(address: str, path: str, directory: Path, timeout_s: float) -> bytes:
+    """Return a page of the node of a directory, with its token if it has users. Raises OSError."""
+    headers = {}
+    with contextlib.suppress(OSError, ValueError):
+        token = json.loads((directory / NODE_FILE).read_text("utf-8")).get("http_token")
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(f"http://{address}{path}", headers=headers)
+    with DIRECT.open(request, timeout=timeout_s) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+def ask(address: str, path: str, directory: Path) -> dict[str, Any] | None:
     try:
-        with DIRECT.open(f"http://{address}{path}", timeout=_ASK_TIMEOUT_S) as answer:
-            document = json.load(answer)
+        document = json.loads(page(address, path, directory, _ASK_TIMEOUT_S))
     except (OSError, ValueError):
         return None
     return document if isinstance(document, dict) else None

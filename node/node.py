@@ -177,16 +177,16 @@ class Node(NodeParts):
     async def _start(self) -> None:
         raise_descriptor_limit()
         limits = PortLimits.from_environment(os.environ)
-        accounts = self.accounts
+        accounts, guard = self.accounts, self.guard if self.guard.is_on else None
         self.grpc = GrpcServer(accounts, limits)
         self.remoting_calls = RemotingCalls(self.calls, accounts)
         self.framed = FramedServer(
-            FramedCalls(self.calls, accounts, guard=self.guard if self.guard.is_on else None),
+            FramedCalls(self.calls, accounts, guard=guard),
             others=self.remoting_calls.conversations(),
         )
         registry = CollectorRegistry()
         registry.register(NodeCollector(metrics.METRICS, lambda: self.pages.metrics))
-        self.http = HttpServer(self.health, registry, self.pages.status, limits)
+        self.http = HttpServer(self.health, registry, self.pages.status, limits, guard)
         self.pages.add_status(self._status)
         self.pages.add_metrics(
             Source(metrics.NODE, self._facts),
@@ -326,7 +326,8 @@ class Node(NodeParts):
             "console_address": self.console_address or None,
         }
         self.ports.callback(remove_node_file, settings.directory)
-        write_node_file(settings.directory, node_file)
+        tokens = {"http_token": self.http.own_token} if self.guard.is_on else {}
+        write_node_file(settings.directory, node_file | tokens)
         _log.info("listening", **(node_file | {"framed_address": self._framed_listening}))
         for exposure in exposures(settings):
             _log.warning("strangers could misuse a port", port=exposure.setting, what=str(exposure))

@@ -97,9 +97,11 @@ class SingleNode:
         import urllib.request
 
         try:
-            with urllib.request.urlopen(
-                f"http://{self.node_json()['http_address']}{path}", timeout=PATIENCE_S
-            ) as answer:
+            node = self.node_json()
+            request = urllib.request.Request(f"http://{node['http_address']}{path}")
+            if "http_token" in node:
+                request.add_header("authorization", f"Bearer {node['http_token']}")
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 text = answer.read().decode()
                 is_json = answer.headers["content-type"].startswith("application/json")
                 return answer.status, json.loads(text) if is_json else text
