@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import ssl
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -36,8 +37,13 @@ _LOG_LENGTH_SHOWN: Final = 400
 _PREFIX: Final = "QUORUMLOG_"
 _INHERITED: Final = (f"{_PREFIX}FAILPOINTS", f"{_PREFIX}TEST_")
 
-DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Asks a node itself, and no proxy that `http_proxy` names."""
+_ANY_CERTIFICATE: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_ANY_CERTIFICATE.check_hostname, _ANY_CERTIFICATE.verify_mode = False, ssl.CERT_NONE
+DIRECT: Final = urllib.request.build_opener(
+    urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_ANY_CERTIFICATE)
+)
+"""Asks a node itself, and no proxy that `http_proxy` names. `local.json` has the address of its
+process, so its certificate proves no more."""
 
 Relay = Callable[[int, int, int], int]
 """(source node, target node, port of the target's peer link): the port that the source dials."""
@@ -279,11 +285,12 @@ def inherited_environment() -> dict[str, str]:
 
 def page(address: str, path: str, directory: Path, timeout_s: float) -> bytes:
     """Return a page of the node of a directory, with its token if it has users. Raises OSError."""
-    headers = {}
+    node = {}
     with contextlib.suppress(OSError, ValueError):
-        token = json.loads((directory / NODE_FILE).read_text("utf-8")).get("http_token")
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(f"http://{address}{path}", headers=headers)
+        node = json.loads((directory / NODE_FILE).read_text("utf-8"))
+    request = urllib.request.Request(f"{node.get('http_scheme', 'http')}://{address}{path}")
+    if "http_token" in node:
+        request.add_header("authorization", f"Bearer {node['http_token']}")
     with DIRECT.open(request, timeout=timeout_s) as answer:
         content: bytes = answer.read()
         return content

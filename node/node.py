@@ -292,7 +292,8 @@ class Node(NodeParts):
         if address is None:
             return
         try:
-            port = await self.http.start(address)
+            tls = tls_files(self.settings) if self.settings.http_tls else None
+            port = await self.http.start(address, tls)
         except PortTakenError as error:
             self._http_error = error
             return
@@ -343,8 +344,10 @@ class Node(NodeParts):
             "console_address": self.console_address or None,
         }
         self.ports.callback(remove_node_file, settings.directory)
-        tokens = {"http_token": self.http.own_token} if self.guard.is_on else {}
-        write_node_file(settings.directory, node_file | tokens)
+        http = {"http_token": self.http.own_token} if self.guard.is_on else {}
+        if settings.http_tls:
+            http["http_scheme"] = "https"
+        write_node_file(settings.directory, node_file | http)
         _log.info("listening", **(node_file | {"framed_address": self._framed_listening}))
         for exposure in exposures(settings):
             _log.warning("strangers could misuse a port", port=exposure.setting, what=str(exposure))

@@ -209,6 +209,9 @@ def _security_conflicts(settings: Settings) -> Iterator[Conflict]:
     if certificate is None and (settings.tls_ca_file or settings.tls_client_auth):
         what = "has no effect without a certificate of this node"
         yield Conflict(("tls_ca_file", "tls_client_auth"), what, "set tls_certificate_file")
+    if certificate is None and settings.http_tls:
+        what, do = "there is no certificate to show", "set tls_certificate_file and tls_key_file"
+        yield Conflict(("http_tls",), what, do)
     if settings.tls_client_auth and settings.tls_ca_file is None:
         what = "certificates of clients cannot be checked"
         yield Conflict(("tls_client_auth",), what, "set tls_ca_file")

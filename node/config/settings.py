@@ -187,6 +187,11 @@ class Settings(BaseModel):
     http_listen: AddressOrOff = _setting(
         Address("127.0.0.1", HTTP_PORT), "Metrics, liveness, readiness, status. `off`: none."
     )
+    http_tls: bool = _setting(
+        False,
+        "Serve `http_listen` and `console_listen` over TLS, with the certificate of this node. "
+        "Their callers show no certificate.",
+    )
     console: Literal["auto", "off", "read", "full"] = _setting(
         "auto",
         "Pages for a browser (docs/console.md). `read`: they change nothing. `full`: they send "

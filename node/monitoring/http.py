@@ -35,11 +35,13 @@ from node.monitoring.http_connections import (
     HttpConnections,
 )
 from node.monitoring.shared_page import SharedPage
+from node.peers.security.tls import TlsFiles
 from node.runtime.logs.events import EVENTS
 from node.services.server import PortTakenError
 from node.users.guard import Guard
 from node.users.rules import Action, ClusterPart, Kind, Need
 from node.users.users import NO_USERS
+from quorumlog.page_tls import page_context
 
 BACKLOG_COUNT_MAX: Final = CONNECTION_COUNT_MAX // 2
 """Connections that the system queues ahead of the loop: half of the table, so that connections of
@@ -81,8 +83,9 @@ class HttpServer:
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, address: Address) -> int:
-        """Listen and serve; return the port. Raises PortTakenError."""
+    async def start(self, address: Address, tls: TlsFiles | None = None) -> int:
+        """Listen and serve, over TLS with the certificate of these files; return the port.
+        Raises PortTakenError, and OSError or ValueError for a certificate that cannot be used."""
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         try:
             bound = socket.create_server((address.host, address.port), family=family)
@@ -109,6 +112,9 @@ class HttpServer:
             headers=[("connection", "close")],
             timeout_graceful_shutdown=STOP_MS_MAX // 1000,
         )
+        if tls is not None:
+            config.load()
+            config.ssl = page_context(tls.certificate, tls.key)
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve([bound]), name="http")
         return int(bound.getsockname()[1])
