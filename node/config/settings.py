@@ -196,7 +196,7 @@ class Settings(BaseModel):
         "auto",
         "Pages for a browser (docs/console.md). `read`: they change nothing. `full`: they send "
         "messages and move groups. `auto`: `read` if `console_listen` is on loopback, else `off`. "
-        "A caller that reaches the port needs no password.",
+        "With `users = on` they ask for the token of a user, else for nothing.",
     )
     console_listen: AddressAutoOrOff = _setting(
         AUTO,

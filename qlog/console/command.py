@@ -11,8 +11,20 @@ from typing import Final, NamedTuple
 
 import click
 
-from qlog.connection import connected, run, server_option, stop_on_signals, until
+from qlog.connection import (
+    CALL_TIMEOUT_MS,
+    addresses,
+    call_timeout_ms,
+    connected,
+    credentials,
+    run,
+    server_option,
+    stop_on_signals,
+    until,
+)
+from qlog.transport import transport
 from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.errors import PermissionDeniedError
 
 _PORT: Final = 8088
 _IDLE_MS: Final = 600_000
@@ -64,8 +76,8 @@ def console(
 
     Pages of nodes, topics, messages, groups and events, which follow the cluster.
     A client of the cluster like any other, on any machine that reaches a node.
-    Its pages load nothing from elsewhere. It asks for no password: beyond
-    loopback, put it behind something that does.
+    Its pages load nothing from elsewhere. A cluster with users makes it ask for
+    a token; without them, put it behind something that asks beyond loopback.
 
     \b
     Examples:
@@ -101,6 +113,7 @@ async def _console(
     is_full: bool,
 ) -> int:
     try:
+        import quorumlog
         from qlog.console.server import listening, serve
     except ImportError as error:
         raise CliError(
@@ -110,9 +123,21 @@ async def _console(
         ) from error
     with stop_on_signals() as stop:
         async with connected(server) as client:
-            await client.admin.cluster_status()
+            with suppress(PermissionDeniedError):  # Its pages ask for a login.
+                await client.admin.cluster_status()
             bound = listening(host, port) if of_node is None else socket.socket(fileno=of_node.fd)
-            async with serve(client, bound, names, is_full=is_full) as running:
+            servers, tls = addresses(server), credentials(server)
+
+            def connect(token: str) -> quorumlog.Client:
+                return quorumlog.connect(
+                    servers,
+                    timeout_ms=call_timeout_ms(CALL_TIMEOUT_MS),
+                    credentials=tls,
+                    transport=transport(),
+                    token=token,
+                )
+
+            async with serve(client, bound, names, connect, is_full=is_full) as running:
                 if of_node is None:
                     address = f"{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
                     click.echo(f"{_TITLE} of {client.cluster_id}: http://{address}/")

@@ -14,6 +14,7 @@ import uvicorn
 import quorumlog
 from qlog.console.app import Change, Console, Page
 from qlog.console.cluster import Cluster
+from qlog.console.login import Connect, Logins
 from qlog.console.pages import groups, messages, microscope, nodes, overview, topics
 from quorumlog.command_errors import CliError
 
@@ -66,10 +67,17 @@ def listening(host: str, port: int) -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def serve(
-    client: quorumlog.Client, bound: socket.socket, names: Sequence[str], *, is_full: bool
+    client: quorumlog.Client,
+    bound: socket.socket,
+    names: Sequence[str],
+    connect: Connect,
+    *,
+    is_full: bool,
 ) -> AsyncIterator[Console]:
-    """Serve the pages of a cluster on a socket that listens."""
-    console = Console(Cluster(client, is_full=is_full), PAGES, CHANGES)
+    """Serve the pages of a cluster on a socket that listens; `connect` is for logins."""
+    cluster = Cluster(client, is_full=is_full)
+    logins = Logins(cluster, connect, bound.getsockname()[1])
+    console = Console(cluster, PAGES, CHANGES, logins)
     config = uvicorn.Config(
         console.application(names),
         lifespan="off",
@@ -88,3 +96,4 @@ async def serve(
         console.is_stopping.set()
         server.should_exit = True
         await task
+        await logins.close()
