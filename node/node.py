@@ -367,7 +367,11 @@ class Node(NodeParts):
             for name, file in files.items()
             if file is not None and tls is not None
         }
-        door = ConsoleDoor(self.settings.console_mode, self.address, environment)
+        options: tuple[str, ...] = ()
+        if tls is not None and self.settings.http_tls:
+            paths = (str(tls.certificate.absolute()), str(tls.key.absolute()))
+            options = ("--tls-certificate", paths[0], "--tls-key", paths[1])
+        door = ConsoleDoor(self.settings.console_mode, self.address, environment, options)
         try:
             port = door.open(address)
         except OSError as error:

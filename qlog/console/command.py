@@ -6,7 +6,9 @@ Owns the options and the life of the server; `app` has the pages.
 import asyncio
 import ipaddress
 import socket
+import ssl
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
@@ -25,6 +27,7 @@ from qlog.connection import (
 from qlog.transport import transport
 from quorumlog.command_errors import CliError, ExitCode
 from quorumlog.errors import PermissionDeniedError
+from quorumlog.page_tls import page_context
 
 _PORT: Final = 8088
 _IDLE_MS: Final = 600_000
@@ -60,6 +63,12 @@ _TITLE: Final = "QuorumLog console"
     show_default=True,
     help="full: pages can send messages, reset groups, and send dead letters again.",
 )
+@click.option(
+    "--tls-certificate",
+    metavar="FILE",
+    help="Certificate (PEM) of the pages, which are https then; it needs --tls-key.",
+)
+@click.option("--tls-key", metavar="FILE", help="Private key of that certificate (PEM).")
 @click.option("--fd", type=int, hidden=True)
 @click.option("--idle-ms", type=int, hidden=True)
 @server_option
@@ -68,6 +77,8 @@ def console(
     host: str,
     names: tuple[str, ...],
     mode: str,
+    tls_certificate: str | None,
+    tls_key: str | None,
     fd: int | None,
     idle_ms: int | None,
     server: str | None,
@@ -91,7 +102,23 @@ def console(
         text = f"{host!r} is no IP address; name one, and the host name with --name"
         raise click.BadParameter(text, param_hint="--host") from None
     of_node = None if fd is None else OfNode(fd, idle_ms or _IDLE_MS)
-    return run(_console(port, host, names, server, of_node, is_full=mode == "full"))
+    tls = _tls(tls_certificate, tls_key)
+    return run(_console(port, host, names, server, of_node, tls, is_full=mode == "full"))
+
+
+def _tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise click.UsageError("--tls-certificate and --tls-key go together")
+    try:
+        return page_context(Path(certificate), Path(key))
+    except (OSError, ValueError) as error:
+        raise CliError(
+            f"the pages cannot use {certificate} with {key}",
+            str(error),
+            "name a certificate and its private key, both PEM, the key without a passphrase",
+        ) from error
 
 
 class OfNode(NamedTuple):
@@ -109,6 +136,7 @@ async def _console(
     names: tuple[str, ...],
     server: str | None,
     of_node: OfNode | None,
+    tls: ssl.SSLContext | None,
     *,
     is_full: bool,
 ) -> int:
@@ -126,21 +154,22 @@ async def _console(
             with suppress(PermissionDeniedError):  # Its pages ask for a login.
                 await client.admin.cluster_status()
             bound = listening(host, port) if of_node is None else socket.socket(fileno=of_node.fd)
-            servers, tls = addresses(server), credentials(server)
+            servers, of_nodes = addresses(server), credentials(server)
 
             def connect(token: str) -> quorumlog.Client:
                 return quorumlog.connect(
                     servers,
                     timeout_ms=call_timeout_ms(CALL_TIMEOUT_MS),
-                    credentials=tls,
+                    credentials=of_nodes,
                     transport=transport(),
                     token=token,
                 )
 
-            async with serve(client, bound, names, connect, is_full=is_full) as running:
+            async with serve(client, bound, names, connect, tls, is_full=is_full) as running:
                 if of_node is None:
+                    scheme = "http" if tls is None else "https"
                     address = f"{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
-                    click.echo(f"{_TITLE} of {client.cluster_id}: http://{address}/")
+                    click.echo(f"{_TITLE} of {client.cluster_id}: {scheme}://{address}/")
                     click.echo("Ctrl-C ends it", err=True)
                     await stop.requested.wait()
                 else:

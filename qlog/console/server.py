@@ -6,6 +6,7 @@ Owns the table of pages and changes. Must not know how a page is made.
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
@@ -71,10 +72,12 @@ async def serve(
     bound: socket.socket,
     names: Sequence[str],
     connect: Connect,
+    tls: ssl.SSLContext | None = None,
     *,
     is_full: bool,
 ) -> AsyncIterator[Console]:
-    """Serve the pages of a cluster on a socket that listens; `connect` is for logins."""
+    """Serve the pages of a cluster on a socket that listens; `connect` is for logins, `tls` of
+    the pages."""
     cluster = Cluster(client, is_full=is_full)
     logins = Logins(cluster, connect, bound.getsockname()[1])
     console = Console(cluster, PAGES, CHANGES, logins)
@@ -88,6 +91,9 @@ async def serve(
         limit_concurrency=_CONNECTION_COUNT_MAX,
         timeout_graceful_shutdown=_STOP_S,
     )
+    if tls is not None:
+        config.load()
+        config.ssl = tls
     server = _Server(config)
     task = asyncio.create_task(server.serve([bound]), name="console")
     try:

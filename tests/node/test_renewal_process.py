@@ -17,7 +17,7 @@ from tests.node.peers.certificates import new_year
 from tests.node.processes import NodeClient, SingleNode
 from tests.patience import wait_for
 
-PORTS = ("address", "framed_address", "peer_address", "http_address")
+PORTS = ("address", "framed_address", "peer_address", "http_address", "console_address")
 
 
 def replace(files: TlsFiles, new: TlsFiles) -> None:
@@ -64,13 +64,15 @@ def test_each_port_shows_new_certificates_and_keeps_its_connections(tmp_path: Pa
     names = ("tls_certificate_file", "tls_key_file", "tls_ca_file")
     flags = dict(zip(names, map(str, files), strict=True))
     with (
-        SingleNode(tmp_path / "n1", **flags, tls_client_auth="", http_tls="") as node,
+        SingleNode(
+            tmp_path / "n1", **flags, tls_client_auth="", http_tls="", console="read"
+        ) as node,
         channel(node, old.path, client) as kept,
         FramedClient(place(node, "framed_address"), context(old.path, client)) as framed,
     ):
         NodeClient(kept).create_topic("orders")
         assert framed.call(ROUTE, 1, b"").flags == RESPONSE
-        before = shown(node, "address")
+        (before,) = {shown(node, port) for port in PORTS}  # It starts the console, too.
         files.key.write_text("no key")
         wait_for(
             "the refusal",
