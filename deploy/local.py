@@ -379,7 +379,7 @@ class LocalCluster:
             is_chosen = self._setting("listen_framed", "") != ""
             for node_id in chosen:
                 self._node(node_id).is_killed = False
-                make_directory(self.node_directory(node_id))
+                make_directory(self.node_directory(node_id) / "data")
                 # A directory that was made before there was a framed port did not choose one.
                 port = self._node(node_id).framed_port
                 has_port = is_chosen or not port or is_free(port)
@@ -594,7 +594,7 @@ class LocalCluster:
         described = replace(described, console_address=console or "")
         if process.is_paused:
             return replace(described, state="paused")
-        answer = ask(http, "/status")
+        answer = ask(http, "/status", self.node_directory(node_id) / "data")
         origin = "runs, not started by qlog local; " if process.is_strange else ""
         if answer is None or answer.get("pid") != process.pid:
             return replace(described, detail=f"{origin}does not answer yet")

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local import LocalCluster
-from deploy.local_nodes import DIRECT
+from deploy.local_nodes import page
 
 _TIMEOUT_S: Final = 60
 
@@ -19,8 +19,8 @@ def metric_of(cluster: LocalCluster, node_id: int, name: str, **labels: str) -> 
     Raises KeyError for a metric that it does not have, OSError if it does not answer.
     """
     address = next(one.http_address for one in cluster.status() if one.node_id == node_id)
-    with DIRECT.open(f"http://{address}/metrics", timeout=_TIMEOUT_S) as answer:
-        return sum_of(answer.read().decode(), name, **labels)
+    content = page(address, "/metrics", cluster.node_directory(node_id) / "data", _TIMEOUT_S)
+    return sum_of(content.decode(), name, **labels)
 
 
 def sum_of(page: str, name: str, **labels: str) -> float:

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import re
+import ssl
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from deploy.local_process import NodeProcess, free_ports, listen_error
-from quorumlog.local_cluster import CAUSES, HOST, node_process, started_at
+from quorumlog.local_cluster import CAUSES, HOST, NODE_FILE, node_process, started_at
 from store.durability.identity import lock_holder
 
 ANY_HOST: Final = "0.0.0.0"
@@ -39,8 +40,13 @@ _WHY_LINE: Final = re.compile(r"  why: (.*)")
 _PREFIX: Final = "QUORUMLOG_"
 _INHERITED: Final = (f"{_PREFIX}FAILPOINTS", f"{_PREFIX}TEST_")
 
-DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Asks a node itself, and no proxy that `http_proxy` names."""
+_ANY_CERTIFICATE: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_ANY_CERTIFICATE.check_hostname, _ANY_CERTIFICATE.verify_mode = False, ssl.CERT_NONE
+DIRECT: Final = urllib.request.build_opener(
+    urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_ANY_CERTIFICATE)
+)
+"""Asks a node itself, and no proxy that `http_proxy` names. `local.json` has the address of its
+process, so its certificate proves no more."""
 
 Relay = Callable[[int, int, int], int]
 """(source node, target node, port of the target's peer link): the port that the source dials."""
@@ -285,10 +291,22 @@ def inherited_environment() -> dict[str, str]:
     }
 
 
-def ask(address: str, path: str) -> dict[str, Any] | None:
+def page(address: str, path: str, directory: Path, timeout_s: float) -> bytes:
+    """Return a page of the node of a directory, with its token if it has users. Raises OSError."""
+    node = {}
+    with contextlib.suppress(OSError, ValueError):
+        node = json.loads((directory / NODE_FILE).read_text("utf-8"))
+    request = urllib.request.Request(f"{node.get('http_scheme', 'http')}://{address}{path}")
+    if "http_token" in node:
+        request.add_header("authorization", f"Bearer {node['http_token']}")
+    with DIRECT.open(request, timeout=timeout_s) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+def ask(address: str, path: str, directory: Path) -> dict[str, Any] | None:
     try:
-        with DIRECT.open(f"http://{address}{path}", timeout=_ASK_TIMEOUT_S) as answer:
-            document = json.load(answer)
+        document = json.loads(page(address, path, directory, _ASK_TIMEOUT_S))
     except (OSError, ValueError):
         return None
     return document if isinstance(document, dict) else None

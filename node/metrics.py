@@ -28,6 +28,7 @@ from node.rocketmq.clients import QUESTION_SIZE_BYTES_MAX
 from node.rocketmq.remoting.service import Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import ANY, Accounts, Kind
+from node.runtime.renewal import Renewals
 from node.services.bounds.request_watch import SLOW_COUNT_MAX, STREAM_COUNT_MAX
 from node.services.calls import CallCounters
 from node.services.server import GrpcServer
@@ -173,6 +174,13 @@ LOG_LINES: Final[Table[Mapping[str, int]]] = {
         lambda left_out: dict(tuple(left_out.items())), "component"),
 }  # fmt: skip
 """The lines that the log leaves out; other threads count, too."""
+RENEWALS: Final[Table[Renewals]] = {
+    "files_renewed": counter("New certificates, keys and secrets that the node took into use.",
+        lambda r: r.renewed_total),
+    "files_refused": counter("Those that it could not use: it continues with the old ones.",
+        lambda r: r.refused_total),
+}  # fmt: skip
+"""The files that are read again."""
 HTTP: Final[Table[HttpConnections]] = {
     "http_connections": gauge("Connections to this port.", lambda h: h.count),
     "http_connections_limit": gauge("Limit of these; above it the oldest is closed.",
@@ -463,6 +471,7 @@ METRICS: Final[Mapping[str, Spec[Any]]] = {
     **ACCOUNTS,
     **GRPC,
     **LOG_LINES,
+    **RENEWALS,
     **HTTP,
     **ROCKETMQ,
     **REMOTING,

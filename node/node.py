@@ -16,7 +16,7 @@ import re
 import secrets
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
+from grpc import ServerCertificateConfiguration
 from prometheus_client import CollectorRegistry
 
 from node import metrics
@@ -32,6 +33,7 @@ from node.broker.core.context import Context
 from node.broker.series.series import Series
 from node.broker.users.calls import UserCalls
 from node.broker.users.first_user import FirstUser
+from node.config.conflicts import check_files
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, serves_rocketmq
 from node.config.limits import PortLimits
@@ -52,6 +54,7 @@ from node.nameserver.service import NameServerService
 from node.peers.common_link import Link
 from node.peers.handshake import LinkIdentity
 from node.peers.security.tls import (
+    Tls,
     TlsFiles,
     Validity,
     client_context,
@@ -77,6 +80,7 @@ from node.runtime.logs.line_budget import left_out
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.node_file import remove_node_file, write_node_file
 from node.runtime.opening import Opening
+from node.runtime.renewal import Renewals
 from node.runtime.sync_watch import SyncWatch, WatchedFileSystem
 from node.services.calls import ServedCalls
 from node.services.door import Door
@@ -84,7 +88,7 @@ from node.services.methods import SERVICES, handlers
 from node.services.server import GrpcServer, PortTakenError
 from node.state.append_times import AppendTimes, Stages
 from node.state.tables.users import UsersTable
-from node.users.credentials import node_token
+from node.users.credentials import digest_of, node_token
 from node.users.guard import Guard
 from quorumlog.version import __version__
 from raft.messages import NO_NODE
@@ -128,6 +132,13 @@ class Node(NodeParts):
         self._replicate = replicate
         self.fail_stop = fail_stop
         self.health = Health()
+        self.renewals: Final = Renewals()
+        self._on_tls: Final[list[Callable[[Tls], None]]] = []
+        self._on_secrets: Final[list[Callable[[Sequence[bytes]], None]]] = []
+        """The parts that take new ones."""
+        self._grpc_renewed: ServerCertificateConfiguration | None = None
+        """What gRPC shows from the next handshake on; None: what it has."""
+        self._watch_files()
         self.guard: Final = Guard(
             settings.users, unix_ms, settings.users_box(), node_token(settings.secret())
         )
@@ -177,17 +188,17 @@ class Node(NodeParts):
     async def _start(self) -> None:
         raise_descriptor_limit()
         limits = PortLimits.from_environment(os.environ)
-        accounts = self.accounts
+        accounts, guard = self.accounts, self.guard if self.guard.is_on else None
         self.grpc = GrpcServer(accounts, limits)
         users = None if self.settings.users == "off" else self.guard
         self.remoting_calls = RemotingCalls(self.calls, accounts, users)
         self.framed = FramedServer(
-            FramedCalls(self.calls, accounts, guard=self.guard if self.guard.is_on else None),
+            FramedCalls(self.calls, accounts, guard=guard),
             others=self.remoting_calls.conversations(),
         )
         registry = CollectorRegistry()
         registry.register(NodeCollector(metrics.METRICS, lambda: self.pages.metrics))
-        self.http = HttpServer(self.health, registry, self.pages.status, limits)
+        self.http = HttpServer(self.health, registry, self.pages.status, limits, guard)
         self.pages.add_status(self._status)
         self.pages.add_metrics(
             Source(metrics.NODE, self._facts),
@@ -197,6 +208,7 @@ class Node(NodeParts):
             Source(metrics.ACCOUNTS, lambda: self.accounts),
             Source(metrics.HTTP, lambda: self.http.connections),
             Source(metrics.LOG_LINES, lambda: left_out),
+            Source(metrics.RENEWALS, lambda: self.renewals),
         )
         self.fail_stop.describe = self.pages.status
         await self._start_http()
@@ -281,7 +293,8 @@ class Node(NodeParts):
         if address is None:
             return
         try:
-            port = await self.http.start(address)
+            tls = tls_files(self.settings) if self.settings.http_tls else None
+            port = await self.http.start(address, tls)
         except PortTakenError as error:
             self._http_error = error
             return
@@ -296,7 +309,9 @@ class Node(NodeParts):
         credentials = None
         if tls is not None:
             credentials = grpc_server_credentials(
-                tls, require_client_certificate=settings.tls_client_auth
+                tls,
+                require_client_certificate=settings.tls_client_auth,
+                renewed=self._renewed_for_grpc,
             )
             self.tls_validity = validity(tls)
             for warning in date_warnings(self.tls_validity, time.time()):
@@ -307,6 +322,8 @@ class Node(NodeParts):
         self.address = str(settings.advertised(port))
         await self._open_framed(tls)
         link = make_link(self._link_identity(), tls)
+        self._on_tls.append(lambda tls: link.renew(tls.peer_server, tls.peer_client))
+        self._on_secrets.append(link.renew_secrets)
         listen = settings.peer_listen
         self.ports.push_async_callback(link.stop)
         try:
@@ -316,6 +333,7 @@ class Node(NodeParts):
             raise PortTakenError("peer_listen", str(listen), reason) from error
         self.peer_address = str(Address(listen.host, port))
         self._has_met = True
+        self.spawn(self.renewals.run())
         self._open_console(tls)
         node_file = {
             "node_id": settings.node_id,
@@ -327,7 +345,10 @@ class Node(NodeParts):
             "console_address": self.console_address or None,
         }
         self.ports.callback(remove_node_file, settings.directory)
-        write_node_file(settings.directory, node_file)
+        http = {"http_token": self.http.own_token} if self.guard.is_on else {}
+        if settings.http_tls:
+            http["http_scheme"] = "https"
+        write_node_file(settings.directory, node_file | http)
         _log.info("listening", **(node_file | {"framed_address": self._framed_listening}))
         for exposure in exposures(settings):
             _log.warning("strangers could misuse a port", port=exposure.setting, what=str(exposure))
@@ -347,7 +368,11 @@ class Node(NodeParts):
             for name, file in files.items()
             if file is not None and tls is not None
         }
-        door = ConsoleDoor(self.settings.console_mode, self.address, environment)
+        options: tuple[str, ...] = ()
+        if tls is not None and self.settings.http_tls:
+            paths = (str(tls.certificate.absolute()), str(tls.key.absolute()))
+            options = ("--tls-certificate", paths[0], "--tls-key", paths[1])
+        door = ConsoleDoor(self.settings.console_mode, self.address, environment, options)
         try:
             port = door.open(address)
         except OSError as error:
@@ -361,15 +386,17 @@ class Node(NodeParts):
 
     def _link_identity(self) -> LinkIdentity:
         settings = self.settings
+        first, other = (*settings.secrets(), b"", b"")[:2]
         return LinkIdentity(
             settings.cluster_id,
             settings.broker_group,
             settings.node_id,
             __version__,
             self.address,
-            settings.secret(),
+            first,
             settings.file_size_bytes,
-            forwarding_token=self._forwarding_token,
+            self._forwarding_token,
+            other,
         )
 
     async def _open_framed(self, tls: TlsFiles | None) -> None:
@@ -378,6 +405,7 @@ class Node(NodeParts):
         if tls is not None:
             context = client_port_context(tls, require_client_certificate=settings.tls_client_auth)
         self.ports.push_async_callback(self.framed.stop, 0)
+        self._on_tls.append(lambda tls: self.framed.renew(tls.client_port))
         if settings.framed_listen is not None:
             has_rocketmq = serves_rocketmq(settings, settings.framed_listen)
             port = await self.framed.bind(settings.framed_listen, context, has_others=has_rocketmq)
@@ -516,6 +544,8 @@ class Node(NodeParts):
         )
         life.push_async_callback(self.remoting.stop)
         self.pages.add_metrics(Source(metrics.REMOTING, lambda: self.remoting))
+        self._on_secrets.append(self.nameserver.renew_secrets)
+        self._on_tls.append(self._renew_connections)
         directory = NameServerCalls(self.nameserver)
         diagnosis = Diagnosis(self.settings, self._origins, self.http.metrics_page)
         life.callback(diagnosis.stop)
@@ -535,6 +565,49 @@ class Node(NodeParts):
         gc.set_threshold(*GC_THRESHOLDS)
         life.push_async_callback(self._retire)
         self.health.enter(Phase.SERVING)
+
+    # --- Files that are read again ---
+
+    def _watch_files(self) -> None:
+        settings = self.settings
+        tls = tls_files(settings)
+        if tls is not None:
+            paths = [path for path in tls if path is not None]
+            self.renewals.watch("certificates", paths, self._read_tls)
+        if settings.secret_file is not None:
+            self.renewals.watch("secret", [settings.secret_file], self._read_secrets)
+
+    def _read_tls(self) -> Callable[[], None]:
+        settings = self.settings
+        check_files(settings, "tls_certificate_file", "tls_key_file", "tls_ca_file")
+        files = tls_files(settings)
+        assert files is not None, "the files are watched"
+        tls = Tls.of(files, require_client_certificate=settings.tls_client_auth)
+        return partial(self._take_tls, tls)
+
+    def _take_tls(self, tls: Tls) -> None:
+        self.tls_validity, self._grpc_renewed = tls.validity, tls.grpc_server
+        for take in self._on_tls:
+            take(tls)
+
+    def _renew_connections(self, tls: Tls) -> None:
+        self.nameserver.renew(tls.grpc_client)
+        self.rocketmq.forwarder.renew(tls.grpc_client)
+        self.remoting.forwarder.context = tls.peer_client
+
+    def _renewed_for_grpc(self) -> ServerCertificateConfiguration | None:
+        """Return what gRPC has not had yet. Called on its threads."""
+        new, self._grpc_renewed = self._grpc_renewed, None
+        return new
+
+    def _read_secrets(self) -> Callable[[], None]:
+        check_files(self.settings, "secret_file")
+        return partial(self._take_secrets, self.settings.secrets())
+
+    def _take_secrets(self, secrets: Sequence[bytes]) -> None:
+        self.guard.node_digests = [digest_of(node_token(one)) for one in secrets]
+        for take in self._on_secrets:
+            take(secrets)
 
     # --- The steps of the stop that are more than the end of one part ---
 
@@ -669,6 +742,7 @@ class Node(NodeParts):
             *opened,
             *self.replication.store.stats().warnings(),
             *self.sync_watch.warnings(),
+            *self.renewals.warnings(),
             *map(str, date_warnings(self.tls_validity, time.time())),
             *self.lives.warnings(),
             *self.replication.warnings(),

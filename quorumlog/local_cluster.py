@@ -16,7 +16,7 @@ DIRECTORY_VARIABLE: Final = "QUORUMLOG_LOCAL_DIR"
 HOME_DIRECTORY: Final = ".quorumlog"
 """Below the home directory of a person, for the local cluster and the contexts."""
 STATE_FILE: Final = "local.json"
-_NODE_FILE: Final = "node.json"  # As `node.runtime.node_file` has it.
+NODE_FILE: Final = "node.json"  # As `node.runtime.node_file` has it.
 HOST: Final = "127.0.0.1"
 _IS_LINUX: Final = sys.platform.startswith("linux")
 
@@ -145,7 +145,7 @@ def node_process(data: Path) -> dict[str, Any]:
     """Return `pid` and `started` of the process that `node.json` of a data directory names, which
     any command may have started; empty: it names none."""
     try:
-        found = json.loads(read_user_file(data / _NODE_FILE))
+        found = json.loads(read_user_file(data / NODE_FILE))
         return found if isinstance(found["pid"], int) else {}
     except (UserFileError, ValueError, KeyError, TypeError, RecursionError):
         return {}

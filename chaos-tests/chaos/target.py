@@ -184,7 +184,8 @@ class Target:
         on its directory comes later."""
         deadline = time.monotonic() + timeout_s
         for state in self.local.status():
-            while ask(state.http_address, "/status") is None:
+            directory = self.local.node_directory(state.node_id) / "data"
+            while ask(state.http_address, "/status", directory) is None:
                 if time.monotonic() >= deadline:
                     raise NotSoError(f"node {state.node_id} does not answer after {timeout_s} s")
                 time.sleep(_POLL_S)

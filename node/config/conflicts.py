@@ -25,6 +25,7 @@ from quorumlog.user_files import (
 )
 
 _PAGE_SIZE_BYTES: Final = 4096
+_SECRET_COUNT_MAX: Final = 2
 _OF_THE_HOST: Final = frozenset(
     Path("/", name)
     for name in (
@@ -75,6 +76,14 @@ def conflicts(settings: Settings) -> Iterator[Conflict]:
         times = f"{heartbeat_ms} ms between heartbeats against {patience_ms} ms of patience"
         what, do = f"{times}: two lost ones end a term", f"{3 * heartbeat_ms} or more"
         yield Conflict(("heartbeat_ms", "election_min_ms"), what, f"use election_min_ms = {do}")
+
+
+def check_files(settings: Settings, *names: str) -> None:
+    """Look at the files of security settings as at a start. Raises UserFileError for the first
+    that cannot be used."""
+    for conflict in _security_conflicts(settings):
+        for name in set(conflict.keys).intersection(names):
+            raise UserFileError(f"{name}: {conflict.what}", conflict.suggestion)
 
 
 def _path_conflicts(settings: Settings) -> Iterator[Conflict]:
@@ -197,6 +206,9 @@ def _security_conflicts(settings: Settings) -> Iterator[Conflict]:
     if certificate is None and (settings.tls_ca_file or settings.tls_client_auth):
         what = "has no effect without a certificate of this node"
         yield Conflict(("tls_ca_file", "tls_client_auth"), what, "set tls_certificate_file")
+    if certificate is None and settings.http_tls:
+        what, do = "there is no certificate to show", "set tls_certificate_file and tls_key_file"
+        yield Conflict(("http_tls",), what, do)
     if settings.tls_client_auth and settings.tls_ca_file is None:
         what = "certificates of clients cannot be checked"
         yield Conflict(("tls_client_auth",), what, "set tls_ca_file")
@@ -214,7 +226,11 @@ def _security_conflicts(settings: Settings) -> Iterator[Conflict]:
         except TlsFileError as error:
             yield Conflict((error.setting,), f"{error.path}: {error.reason}", error.remedy)
     if settings.secret_file is not None and "secret_file" not in faults:
-        size_bytes = len(settings.secret())
+        found = settings.secrets()
+        if len(found) > _SECRET_COUNT_MAX:
+            what = f"the file has {len(found)} lines with secrets, {_SECRET_COUNT_MAX} are allowed"
+            yield Conflict(("secret_file",), what, "keep the one that proves, and the other one")
+        size_bytes = min(map(len, found))
         if size_bytes < SECRET_SIZE_BYTES_MIN:
             what = f"the secret has {size_bytes} bytes, {SECRET_SIZE_BYTES_MIN} are needed"
             do = "make one, for example with 'openssl rand -hex 32'"

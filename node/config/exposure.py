@@ -68,22 +68,37 @@ def exposures(settings: Settings) -> list[Exposure]:
             "off",
         ),
     )
-    http = _port(
+    clear = "" if settings.http_tls else " in clear text"
+    http = _page_port(
+        settings,
         "http_listen",
         settings.http_listen,
-        "may read metrics and status (names, addresses, counts), and change nothing",
+        f"may read metrics and status (names, addresses, counts){clear}, and change nothing",
         "keep it in a network you trust, or listen on 127.0.0.1",
     )
-    console = _port(
+    console = _page_port(
+        settings,
         "console_listen",
         settings.console_address,
-        "may read every message"
+        f"may read every message{clear}"
         + (", send some and move groups" if settings.console_mode == "full" else ""),
         "put it behind something that asks for a password, or set console = off",
     )
     clients = () if has_client_proof(settings) else (client, framed)
     ports = (_peer_port(settings), *clients, open_rocketmq(settings), http, console)
     return [one for one in ports if one is not None]
+
+
+def _page_port(
+    settings: Settings, setting: str, address: Address | None, how: str, remedy: str
+) -> Exposure | None:
+    port = _port(setting, address, how, remedy)
+    if port is None or settings.users != "on":
+        return port
+    if settings.http_tls:
+        return None
+    who, how = "a listener on the way", "may read the tokens of users, in clear text"
+    return port._replace(who=who, how=how, remedy="set http_tls = true")
 
 
 def _port(setting: str, address: Address | None, how: str, remedy: str) -> Exposure | None:

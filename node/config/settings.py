@@ -10,6 +10,7 @@ module that uses it.
 
 import codecs
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -52,6 +53,7 @@ PORT_MAX: Final = 65_535
 HTTP_PORT: Final = 9878
 CONSOLE_PORT: Final = 9879
 _HOUR_MS: Final = 3_600_000
+_TEXT: Final = re.compile(rb"[\t\n\r -~]*")
 _LEDGER_INDEX_UNITS_PER_PAGE: Final = 128
 _LIMITS: Final = Limits()
 _STORE: Final = StoreConfig()
@@ -185,11 +187,16 @@ class Settings(BaseModel):
     http_listen: AddressOrOff = _setting(
         Address("127.0.0.1", HTTP_PORT), "Metrics, liveness, readiness, status. `off`: none."
     )
+    http_tls: bool = _setting(
+        False,
+        "Serve `http_listen` and `console_listen` over TLS, with the certificate of this node. "
+        "Their callers show no certificate.",
+    )
     console: Literal["auto", "off", "read", "full"] = _setting(
         "auto",
         "Pages for a browser (docs/console.md). `read`: they change nothing. `full`: they send "
         "messages and move groups. `auto`: `read` if `console_listen` is on loopback, else `off`. "
-        "A caller that reaches the port needs no password.",
+        "With `users = on` they ask for the token of a user, else for nothing.",
     )
     console_listen: AddressAutoOrOff = _setting(
         AUTO,
@@ -367,7 +374,8 @@ class Settings(BaseModel):
     secret_file: Path | None = _setting(
         None,
         "Holds the secret that nodes prove to each other, and to the name servers of others, the "
-        "same in all groups. None: only with `peer_listen` on loopback, with TLS and "
+        "same in all groups. A second line is a secret that is accepted, too, while it is renewed. "
+        "None: only with `peer_listen` on loopback, with TLS and "
         "`tls_ca_file`, or see `unproven_peers`; groups then do not hear of each other through "
         "`nameserver_servers`.",
     )
@@ -494,11 +502,19 @@ class Settings(BaseModel):
         is_same = listen is None or listen.is_wildcard or listen.host == self.listen.host
         return str(Address("" if is_same or listen is None else listen.host, bound_port))
 
+    def secrets(self) -> tuple[bytes, ...]:
+        """Read the secrets, the one that proves this node first; none without a file. A mark of
+        UTF-8 before them and white space around them do not count."""
+        if self.secret_file is None:
+            return ()
+        content = read_user_file(self.secret_file).removeprefix(codecs.BOM_UTF8).strip()
+        # A secret of random bytes may have any of them.
+        lines = content.splitlines() if _TEXT.fullmatch(content) else ()
+        return tuple(filter(None, map(bytes.strip, lines))) or (content,)
+
     def secret(self) -> bytes:
-        """Read the secret; empty if there is none. A mark of UTF-8 before it and white space around
-        it do not count."""
-        file = self.secret_file
-        return b"" if file is None else read_user_file(file).removeprefix(codecs.BOM_UTF8).strip()
+        """Read the secret that proves this node; empty if there is none."""
+        return self.secrets()[0] if self.secret_file else b""
 
     def first_user(self) -> User | None:
         """Read the first user of the cluster; None: there is no file. Raises UserFileError."""

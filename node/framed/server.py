@@ -119,6 +119,12 @@ class FramedServer:
         )
         return int(listener.getsockname()[1])
 
+    def renew(self, tls: ssl.SSLContext) -> None:
+        """Use another context for the connections to come, at the addresses that have one."""
+        for listener, how in self._listeners.items():
+            if how.tls is not None:
+                self._listeners[listener] = how._replace(tls=tls)
+
     def open(self) -> None:
         """Answer at the bound addresses."""
         for listener in self._listeners:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -29,9 +29,17 @@ _log: Final = structlog.get_logger(component="console")
 class ConsoleDoor:
     """Starts the console of a node when a browser calls its port. Runs on the loop's thread."""
 
-    def __init__(self, mode: str, server: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        mode: str,
+        server: str,
+        environment: Mapping[str, str],
+        options: Sequence[str] = (),
+        idle_ms: int = IDLE_MS,
+    ) -> None:
         """`server`: host:port of this node for clients. `environment`: what the console needs to
-        get in, as the files of TLS."""
+        get in, as the files of TLS. `options`: further ones of its command."""
+        self._options = (*options, "--idle-ms", str(idle_ms))
         self._mode, self._server = mode, server
         self._environment = {**os.environ, **environment}
         self._socket: socket.socket | None = None
@@ -71,7 +79,7 @@ class ConsoleDoor:
         fd = listening.fileno()
         command = [
             *(sys.executable, "-P", "-m", "qlog", "console", "--fd", str(fd)),
-            *("--server", self._server, "--mode", self._mode, "--idle-ms", str(IDLE_MS)),
+            *("--server", self._server, "--mode", self._mode, *self._options),
         ]
         try:
             self.process = process = await asyncio.create_subprocess_exec(

@@ -2,15 +2,17 @@
 
 Owns /metrics, /live, /ready, /status and /events and the server's life; `http_connections` bounds
 the connections, `shared_page` what the pages cost. Runs on the node's loop, so a stuck loop does
-not answer, which is the purpose of a liveness probe. Read-only, without authentication: bind the
-port where only people who may read these pages can reach it.
+not answer, which is the purpose of a liveness probe. Read-only. With users on, all but the probes
+need a bearer token; without users, bind the port where only people who may read the pages reach it.
 """
 
 import asyncio
 import contextlib
+import hmac
 import json
+import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final, cast
 
@@ -19,11 +21,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from node.config.limits import PortLimits
 from node.config.types import Address
+from node.errors.users import ForbiddenError, UnauthenticatedError
 from node.monitoring.health import Health, HealthVerdict
 from node.monitoring.http_connections import (
     CONNECTION_COUNT_MAX,
@@ -32,14 +35,21 @@ from node.monitoring.http_connections import (
     HttpConnections,
 )
 from node.monitoring.shared_page import SharedPage
+from node.peers.security.tls import TlsFiles
 from node.runtime.logs.events import EVENTS
 from node.services.server import PortTakenError
+from node.users.guard import Guard
+from node.users.rules import Action, ClusterPart, Kind, Need
+from node.users.users import NO_USERS
+from quorumlog.page_tls import page_context
 
 BACKLOG_COUNT_MAX: Final = CONNECTION_COUNT_MAX // 2
 """Connections that the system queues ahead of the loop: half of the table, so that connections of
 one moment do not close each other."""
 STOP_MS_MAX: Final = 1_000
 _UNAVAILABLE: Final = 503
+_NEEDS: Final = (Need(Action.GET, Kind.CLUSTER, ClusterPart.NODES),)
+_Show = Callable[[Request], Awaitable[Response]]
 
 
 class _Server(uvicorn.Server):
@@ -59,8 +69,13 @@ class HttpServer:
         registry: CollectorRegistry,
         status: Callable[[], dict[str, Any]],
         limits: PortLimits,
+        guard: Guard | None,
     ) -> None:
-        self._health = health
+        """`guard` decides who reads the pages; None: all that reach the port do."""
+        self._health, self._guard = health, guard
+        self.own_token: Final = secrets.token_urlsafe(32)
+        """Opens the pages, too, also before the node knows its users: for tools that may read its
+        directory."""
         self.metrics_page: Final = SharedPage(lambda: generate_latest(registry))
         self._status_page = SharedPage(lambda: bytes(JSONResponse(status()).body))
         self._events_page = SharedPage(_events)
@@ -68,8 +83,9 @@ class HttpServer:
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, address: Address) -> int:
-        """Listen and serve; return the port. Raises PortTakenError."""
+    async def start(self, address: Address, tls: TlsFiles | None = None) -> int:
+        """Listen and serve, over TLS with the certificate of these files; return the port.
+        Raises PortTakenError, and OSError or ValueError for a certificate that cannot be used."""
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         try:
             bound = socket.create_server((address.host, address.port), family=family)
@@ -77,11 +93,11 @@ class HttpServer:
             reason = error.strerror or str(error)
             raise PortTakenError("http_listen", str(address), reason) from error
         routes = [
-            Route("/metrics", self._metrics),
+            Route("/metrics", self._guarded(self._metrics)),
             Route("/live", self._live),
             Route("/ready", self._ready),
-            Route("/status", self._show_status),
-            Route("/events", self._events),
+            Route("/status", self._guarded(self._show_status)),
+            Route("/events", self._guarded(self._events)),
         ]
         config = uvicorn.Config(
             Starlette(routes=routes),
@@ -96,6 +112,9 @@ class HttpServer:
             headers=[("connection", "close")],
             timeout_graceful_shutdown=STOP_MS_MAX // 1000,
         )
+        if tls is not None:
+            config.load()
+            config.ssl = page_context(tls.certificate, tls.key)
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve([bound]), name="http")
         return int(bound.getsockname()[1])
@@ -108,6 +127,33 @@ class HttpServer:
         self.metrics_page.stop()
         self._status_page.stop()
         self._events_page.stop()
+
+    def _guarded(self, show: _Show) -> _Show:
+        """Return a page that is shown to users with the right to it."""
+        guard = self._guard
+        if guard is None:
+            return show
+        own = f"Bearer {self.own_token}".encode()
+
+        async def serve(request: Request) -> Response:
+            shown = request.headers.get("authorization", "")
+            if hmac.compare_digest(shown.encode(), own):
+                return await show(request)
+            caller = guard.by_header(shown)
+            if guard.users is NO_USERS and not caller.is_node:
+                what = "the node knows its users once its log is open"
+                return _refusal(_UNAVAILABLE, what, "it is starting", "ask again, or read /ready")
+            try:
+                guard.check(caller, f"Http{request.url.path}", _NEEDS)
+            except UnauthenticatedError:
+                do = "show a token of a user in the header: Authorization: Bearer TOKEN"
+                return _refusal(401, f"this page needs a user, and {caller.why}", _WHY, do)
+            except ForbiddenError as error:
+                what, _, do = str(error).partition("; ")
+                return _refusal(403, what, _WHY, do)
+            return await show(request)
+
+        return serve
 
     # All are async, since starlette runs plain functions on threads, and the values belong to the
     # loop.
@@ -132,6 +178,14 @@ def _events() -> bytes:
     """Return /events: all that are kept, the oldest first."""
     events = [event._asdict() | {"values": json.loads(event.values)} for event in EVENTS.after(0)]
     return json.dumps({"began_unix_ms": EVENTS.began_unix_ms, "events": events}).encode()
+
+
+_WHY: Final = f"this node has users = on, and a page needs {_NEEDS[0]}; probes are open"
+
+
+def _refusal(status: int, *lines: str) -> Response:
+    challenge = {"www-authenticate": "Bearer"} if status == 401 else {}
+    return PlainTextResponse("\n".join(lines) + "\n", status, challenge)
 
 
 def _answer(verdict: HealthVerdict) -> Response:

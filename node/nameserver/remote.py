@@ -27,6 +27,7 @@ from node.nameserver.directory.directory import Command, Directory
 from node.nameserver.directory.fields import RESULT, CommandRefused, Result, checked
 from node.nameserver.directory.groups import GROUP
 from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
+from node.runtime.background import BackgroundTasks
 from node.runtime.channel_options import CHANNEL_OPTIONS
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.users.credentials import bearer
@@ -100,8 +101,9 @@ class RemoteDirectory:
         assert self._servers, "there is no server to ask"
         self._group = group
         self._poll_period_s = min(POLL_PERIOD_MS_MAX, poll_period_ms) / 1000
-        self._credentials, self._prover = credentials, prover
+        self._credentials, self.prover = credentials, prover
         self._line: _Line | None = None
+        self._closing = BackgroundTasks("a connection to a name server was not closed")
         self._rate_limited = RateLimitedLog(
             _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=time.monotonic
         )
@@ -125,9 +127,17 @@ class RemoteDirectory:
                 self._rate_limited.warn("no name server answers", str(error))
             await asyncio.sleep(self._poll_period_s)
 
+    def renew(self, credentials: grpc.ChannelCredentials) -> None:
+        """Connect again for the calls to come, with other credentials."""
+        self._credentials = credentials
+        line, self._line = self._line, None
+        if line is not None and line.call_count == 0:
+            self._closing.run(line.channel.close())
+
     async def close(self) -> None:
         """Close the connection; make no call after it."""
         line, self._line = self._line, None
+        await self._closing.end()
         if line is not None:
             await line.channel.close()
 
@@ -137,7 +147,7 @@ class RemoteDirectory:
         Raises NoQuorumError (not applied) or ChangeUnknownError.
         """
         result = await self._say(command, timeout_ms)
-        if self._prover is not None and result.reason == _UNPROVEN:
+        if self.prover is not None and result.reason == _UNPROVEN:
             # A server that was started again gives another challenge.
             result = await self._say(command, timeout_ms)
         return result
@@ -162,7 +172,7 @@ class RemoteDirectory:
         return shares
 
     async def _say(self, command: Command, timeout_ms: int) -> Result:
-        if self._prover is not None and not self._connected().is_challenged(time.monotonic()):
+        if self.prover is not None and not self._connected().is_challenged(time.monotonic()):
             await self._ask(None, timeout_ms)
         result = await self._ask(command, timeout_ms)
         assert result is not None, "a command has a result"
@@ -175,8 +185,8 @@ class RemoteDirectory:
             known_topics={name: version for name, (version, _) in self._topics.items()},
         )
         line = self._connected()
-        if command is not None and self._prover is not None:
-            self._prover.seal(request, line.challenge)
+        if command is not None and self.prover is not None:
+            self.prover.seal(request, line.challenge)
         report = line.channel.unary_unary(
             _REPORT,
             request_serializer=pb.ReportRequest.SerializeToString,

@@ -16,7 +16,7 @@ Must not know how the directory uses a report.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Self, TypeVar
 
 from pydantic import TypeAdapter
@@ -95,9 +95,15 @@ class ReportJudge:
         own_id = NO_BROKER if is_standalone else settings.node_id
         group = settings.broker_group
         judge = cls(settings.cluster_id, group, settings.secret(), own_id=own_id, known=known)
+        judge.renew(settings.secrets())
         if is_standalone and judge._challenges is None and not settings.peers:
             _log.warning("no broker is believed: %s, or peers of one group", _SECRET)
         return judge
+
+    def renew(self, secrets: Sequence[bytes]) -> None:
+        """Believe reports that one of these secrets proves."""
+        if self._challenges is not None:
+            self._challenges.secrets = secrets
 
     @property
     def refused_count(self) -> int:

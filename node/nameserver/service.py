@@ -8,7 +8,7 @@ the replica, and the status gives the reason.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -37,6 +37,8 @@ from quorumlog.pb.log_pb2 import GroupRoute
 from store.errors import SyncFailedError
 
 if TYPE_CHECKING:
+    import grpc
+
     # A node without a replica should not pay for the library, nor one with it for gRPC's stubs.
     from node.nameserver.remote import RemoteDirectory
     from node.nameserver.replica.replicated import NameServer
@@ -101,6 +103,17 @@ class NameServerService:
             node_token(secret),
         )
         return cls(own, broker, remote=remote, report_judge=report_judge)
+
+    def renew(self, credentials: "grpc.ChannelCredentials") -> None:
+        """Use other credentials for the connections to come."""
+        if self._remote is not None:
+            self._remote.renew(credentials)
+
+    def renew_secrets(self, secrets: Sequence[bytes]) -> None:
+        """Prove reports with the first of these secrets, and believe all of them."""
+        self.report_judge.renew(secrets)
+        if self._remote is not None and self._remote.prover is not None:
+            self._remote.prover.secret = secrets[0]
 
     # --- Life ---
 

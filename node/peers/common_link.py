@@ -10,8 +10,10 @@ stranger's word.
 
 import asyncio
 import logging
+import ssl
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -118,6 +120,16 @@ class CommonLink(Generic[_Connection, _Peer]):
         for peer in self._peers.values():
             peer.dialler = self._tasks.run(self._dialler.dial(peer))
         return listening_port
+
+    def renew(self, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+        """Use other contexts for the connections to come."""
+        self._acceptor.tls, self._dialler.tls = server, client
+
+    def renew_secrets(self, secrets: Sequence[bytes]) -> None:
+        """Prove this node with the first of these secrets in the handshakes to come, and accept all
+        of them."""
+        first, other = (*secrets, b"")[:2]
+        self.identity = replace(self.identity, secret=first, other_secret=other)
 
     async def wait_tried(self) -> None:
         """Wait until each peer was met or could not be reached, at most `first_meeting_ms_max`."""

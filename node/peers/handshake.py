@@ -8,14 +8,14 @@ the difference; the texts repeat the stranger's words and tell nothing of this n
 """
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from node.peers.security.proof import is_same, sign
+from node.peers.security.proof import is_proof, sign
 from quorumlog.foreign_text import shown
 from quorumlog.pb import peer_pb2 as pb
 from raft.messages import NO_INDEX, Index, NodeId
@@ -105,6 +105,8 @@ class LinkIdentity:
     """Size of the log's files; 0: not compared."""
     forwarding_token: bytes = field(default=b"", repr=False)
     """What peers show to this node's framed port; empty: it knows no node."""
+    other_secret: bytes = field(default=b"", repr=False)
+    """Accepted from peers, too, while they renew theirs; empty: there is none."""
 
 
 class PeerInfo(NamedTuple):
@@ -175,7 +177,9 @@ def check_hello(
     if hello.node_id not in peers:
         detail = f"node {hello.node_id} is not among the peers of this node"
         raise HandshakeRefusedError(CloseCode.UNKNOWN_NODE, detail)
-    if not is_same(hello.auth, _sign_hello(identity.secret, challenge_nonce, hello)):
+    if not _is_proof(
+        identity, hello.auth, lambda secret: _sign_hello(secret, challenge_nonce, hello)
+    ):
         raise HandshakeRefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
     _check_lives(identity, challenge_nonce, hello.node_id, hello)
     sizes = (hello.file_size_bytes, identity.file_size_bytes)
@@ -202,7 +206,7 @@ def welcome(
         lives=lives,
         forwarding_token=identity.forwarding_token,
     )
-    made.auth = _sign_welcome(identity, to, nonce, made)
+    made.auth = _sign_welcome(identity.secret, identity, to, nonce, made)
     made.lives_auth = _sign_lives(identity.secret, nonce, identity.node_id, to, lives)
     return made.SerializeToString()
 
@@ -214,7 +218,12 @@ def check_welcome(identity: LinkIdentity, header: bytes, *, to: NodeId, nonce: i
         raise HandshakeRefusedError(
             CloseCode.WRONG_NODE, f"node {welcome.node_id} answered for node {to}"
         )
-    if not is_same(welcome.auth, _sign_welcome(identity, identity.node_id, nonce, welcome)):
+    own = identity.node_id
+    if not _is_proof(
+        identity,
+        welcome.auth,
+        lambda secret: _sign_welcome(secret, identity, own, nonce, welcome),
+    ):
         raise HandshakeRefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
     _check_lives(identity, nonce, to, welcome)
     return _info(welcome)
@@ -260,18 +269,28 @@ def _check_lives(
     identity: LinkIdentity, nonce: bytes | int, sender: NodeId, greeting: pb.Hello | pb.Welcome
 ) -> None:
     """Raise HandshakeRefusedError unless the proof of `lives` is right."""
-    expected = _sign_lives(identity.secret, nonce, sender, identity.node_id, greeting.lives)
-    if not is_same(greeting.lives_auth, expected):
+    if not _is_proof(
+        identity,
+        greeting.lives_auth,
+        lambda secret: _sign_lives(secret, nonce, sender, identity.node_id, greeting.lives),
+    ):
         raise HandshakeRefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
+
+
+def _is_proof(identity: LinkIdentity, proof: bytes, sign_with: Callable[[bytes], bytes]) -> bool:
+    other = (identity.other_secret,) if identity.other_secret else ()
+    return is_proof(proof, (identity.secret, *other), sign_with)
 
 
 def _sign_hello(secret: bytes, nonce: bytes, made: pb.Hello) -> bytes:
     return sign(secret, "hello", nonce, *(getattr(made, name) for name in _SIGNED_OF_HELLO))
 
 
-def _sign_welcome(identity: LinkIdentity, to: NodeId, nonce: int, made: pb.Welcome) -> bytes:
+def _sign_welcome(
+    secret: bytes, identity: LinkIdentity, to: NodeId, nonce: int, made: pb.Welcome
+) -> bytes:
     signed = (made.node_id, made.version, made.address, made.last_index)
-    return sign(identity.secret, "welcome", nonce, identity.cluster_id, identity.group, to, *signed)
+    return sign(secret, "welcome", nonce, identity.cluster_id, identity.group, to, *signed)
 
 
 def _sign_lives(

@@ -19,6 +19,7 @@ from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import NothingDoneError, T, answer_of_leader
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import Kind, caller
+from node.runtime.background import BackgroundTasks
 from node.runtime.channel_options import CHANNEL_OPTIONS
 from node.services.door import AUTHORIZATION, TOKEN_HEADER
 from node.services.server import STREAM_COUNT_MAX
@@ -32,6 +33,8 @@ SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 _CHECK_TRANSACTIONS: Final = "/quorumlog.v1.TransactionService/CheckTransactions"
 _ROUTE: Final = "/quorumlog.v1.LogService/Route"
 _ROUTE_S: Final = 1.0
+_CLOSE_S: Final = 60.0
+"""Time for calls over a connection whose credentials were renewed."""
 HOP_COUNT_MAX: Final = 3
 """Forwards after which a call is refused: the nodes that were asked disagree about the leader."""
 CALLS_OF_HOST_MAX: Final = STREAM_COUNT_MAX // 3
@@ -72,6 +75,7 @@ class Forwarder:
         self._node_token = node_token
         self._token_of = token_of
         self._credentials = credentials
+        self._closing = BackgroundTasks("a connection to a node was not closed")
         self._channels: dict[tuple[str, bool], grpc.aio.Channel] = {}
         """By address, and whether it is for this node's own calls."""
         self._under_way: Counter[tuple[str, str]] = Counter()
@@ -234,11 +238,26 @@ class Forwarder:
             self._channels[address, is_own] = channel
         return channel
 
+    def renew(self, credentials: grpc.ChannelCredentials) -> None:
+        """Make new connections for the calls to come, with other credentials."""
+        self._credentials = credentials
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            self._closing.run(_close_later(channel))
+
     async def stop(self) -> None:
         """Close all connections."""
+        await self._closing.end()
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             await channel.close()
+
+
+async def _close_later(channel: grpc.aio.Channel) -> None:
+    try:
+        await asyncio.sleep(_CLOSE_S)
+    finally:
+        await channel.close()
 
 
 async def _elements(address: str, answer: Any) -> AsyncIterator[Any]:

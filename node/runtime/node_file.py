@@ -1,7 +1,7 @@
 """The file `node.json` in a data directory: the process that serves it, and its addresses.
 
-For scripts that start nodes with port 0. Owns the file, which no node ever reads; `started`
-tells the process from a later one with its id.
+For scripts that start nodes with port 0, and for tools that read the pages of a node with users.
+Owns the file, which no node ever reads; `started` tells the process from a later one with its id.
 """
 
 import json

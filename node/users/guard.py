@@ -145,7 +145,8 @@ class Guard:
         self.refused: Final[Counter[str]] = Counter({"unauthenticated": 0, "forbidden": 0})
         """Calls that were refused, by the last word of the code."""
         self.unix_ms = unix_ms
-        self._node_digest = digest_of(node_token) if node_token else b""
+        self.node_digests: Sequence[bytes] = (digest_of(node_token),) if node_token else ()
+        """Of the tokens that nodes of the cluster show: two of them while its secret is renewed."""
         self._secrets: dict[tuple[str, bytes], bytes | None] = {}
         """Opened secrets, by access key and sealed form."""
         self._under_way: dict[asyncio.Task[object], tuple[Caller, Sequence[Need]]] = {}
@@ -165,7 +166,7 @@ class Guard:
         if len(token) > TOKEN_LENGTH_MAX:
             return self._nobody("the token is too long")
         digest = digest_of(token)
-        if self._node_digest and hmac.compare_digest(digest, self._node_digest):
+        if any(hmac.compare_digest(digest, one) for one in self.node_digests):
             return self.node()
         return self._found(self.users.by_token.get(digest), "the token")
 
@@ -225,7 +226,7 @@ class Guard:
 
     def is_checked(self, method: str, needs: Needs) -> bool:
         """Whether calls of a method are checked. Called once for each method, at start."""
-        if needs is of_nodes and not self._node_digest:
+        if needs is of_nodes and not self.node_digests:
             return False
         return self.is_on or (self.mode == "prepare" and method.startswith("UserService/"))
 

@@ -7,6 +7,7 @@ while the page is open. Errors of the cluster are pages, too. Must not know what
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,10 +23,11 @@ from starlette.staticfiles import StaticFiles
 
 from qlog.console.cluster import Cluster
 from qlog.console.links import link
+from qlog.console.login import LoginNeededError, Logins
 from qlog.console.shield import RefusedError, Shield, Tokens
 from qlog.console.shown import FILTERS
 from quorumlog.command_errors import ExitCode, explain
-from quorumlog.errors import InvalidRequestError, QuorumlogError
+from quorumlog.errors import InvalidRequestError, PermissionDeniedError, QuorumlogError
 
 _HERE: Final = Path(__file__).parent
 STREAM_COUNT_MAX: Final = 64
@@ -36,6 +38,7 @@ _FORM_S: Final = 30.0
 """Time for a form."""
 _INTERVAL_S: Final = 2.0
 _LIVE: Final = "event: live\ndata: "
+_OWN_PATH: Final = re.compile(r"/(?![/\\])[!-~]{0,2000}")
 _STATUS: Final = {ExitCode.NOT_FOUND: 404, ExitCode.USAGE: 400, ExitCode.REFUSED: 409}
 
 Context = dict[str, Any]
@@ -62,8 +65,14 @@ class Change(NamedTuple):
 class Console:
     """The application over one cluster."""
 
-    def __init__(self, cluster: Cluster, pages: Sequence[Page], changes: Sequence[Change]) -> None:
-        self._cluster = cluster
+    def __init__(
+        self,
+        cluster: Cluster,
+        pages: Sequence[Page],
+        changes: Sequence[Change],
+        logins: Logins,
+    ) -> None:
+        self._cluster, self._logins = cluster, logins
         self._tokens = Tokens()
         self._stream_count = self.request_count = self._forms_size_bytes = 0
         self.is_stopping = asyncio.Event()
@@ -85,6 +94,9 @@ class Console:
                 if "live" in self._templates.get_template(page.template).blocks
             ),
             *(Route(change.path, self._change(change), methods=["POST"]) for change in changes),
+            Route("/login", self._show_login, methods=["GET"]),
+            Route("/login", self._log_in, methods=["POST"]),
+            Route("/logout", self._log_out, methods=["POST"]),
             Mount("/static", StaticFiles(directory=_HERE / "static")),
         ]
 
@@ -109,7 +121,8 @@ class Console:
         async def serve(request: Request) -> Response:
             self.request_count += 1
             try:
-                context = await page.show(self._cluster, request)
+                async with self._logins.caller(request) as cluster:
+                    context = await page.show(cluster, request)
             except (QuorumlogError, RefusedError) as error:
                 return self._error(request, error)
             if isinstance(context.get("response"), Response):
@@ -129,11 +142,14 @@ class Console:
             "is_full": self._cluster.is_full,
             "token": self._tokens.value,
             "cluster_id": self._cluster.client.cluster_id,
+            "has_login": self._logins.has(request),
             "done": self._tokens.opened(request.query_params.get("done", "")),
             **context,
         }
 
     def _error(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, LoginNeededError) and request.method == "GET":
+            return RedirectResponse(f"/login?{urlencode({'to': _path(request)})}", 303)
         if isinstance(error, RefusedError):
             context = {"what": str(error), "why": "", "do": ""}
             return HTMLResponse(self._render("error.html", request, context), error.status)
@@ -143,6 +159,7 @@ class Console:
             return self._error(request, RefusedError(404, f"{said.what}: {said.why}."))
         is_wrong = isinstance(error, InvalidRequestError) or said.code == "node.bad_request"
         status = 400 if is_wrong else _STATUS.get(said.exit_code, 503)
+        status = 403 if isinstance(error, PermissionDeniedError) else status
         return HTMLResponse(self._render("error.html", request, context), status)
 
     async def _not_found(self, request: Request, _: Exception) -> Response:
@@ -156,6 +173,8 @@ class Console:
                 return Response("too many open pages", 503)
             try:
                 first = await self._live(page, request)
+            except LoginNeededError as error:
+                return Response(str(error), error.status)
             except (QuorumlogError, RefusedError) as error:
                 refusal = self._error(request, error)
                 if refusal.status_code < 500:  # Else the page waits for the cluster.
@@ -169,7 +188,8 @@ class Console:
 
     async def _live(self, page: Page, request: Request) -> str:
         """Return the live part of a page as an event."""
-        shown = await page.show(self._cluster, request)
+        async with self._logins.caller(request) as cluster:
+            shown = await page.show(cluster, request)
         if "response" in shown:
             raise RefusedError(400, "This address is a file, and no page that can be followed.")
         template = self._templates.get_template(page.template)
@@ -208,7 +228,8 @@ class Console:
                 self._tokens.check_origin(request)
                 form = await self._form(request)
                 self._tokens.check(form.pop("token", ""))
-                where, done = await change.do(self._cluster, request, form)
+                async with self._logins.caller(request) as cluster:
+                    where, done = await change.do(cluster, request, form)
             except (QuorumlogError, RefusedError) as error:
                 return self._error(request, error)
             query = urlencode({"done": self._tokens.sealed(done)})
@@ -242,6 +263,45 @@ class Console:
             raise RefusedError(400, f"This is no form: {error}.") from error
         finally:
             self._forms_size_bytes -= len(data)
+
+    # --- Logins ---
+
+    async def _show_login(self, request: Request) -> Response:
+        context = {"to": _path(request, request.query_params.get("to", "")), "trouble": ""}
+        return HTMLResponse(self._render("login.html", request, context))
+
+    async def _log_in(self, request: Request) -> Response:
+        self.request_count += 1
+        try:
+            self._tokens.check_origin(request)
+            form = await self._form(request)
+            self._tokens.check(form.pop("token", ""))
+            to = _path(request, form.get("to", ""))
+            answer = RedirectResponse(to, 303)
+            try:
+                await self._logins.log_in(form.get("user_token", "").strip(), request, answer)
+            except (PermissionDeniedError, InvalidRequestError):
+                context = {"to": to, "trouble": "No user of the cluster has this token."}
+                return HTMLResponse(self._render("login.html", request, context), 401)
+        except (QuorumlogError, RefusedError) as error:
+            return self._error(request, error)
+        return answer
+
+    async def _log_out(self, request: Request) -> Response:
+        try:
+            self._tokens.check_origin(request)
+            self._tokens.check((await self._form(request)).get("token", ""))
+        except RefusedError as error:
+            return self._error(request, error)
+        await self._logins.log_out(request)
+        return RedirectResponse("/login", 303)
+
+
+def _path(request: Request, to: str | None = None) -> str:
+    """Return the address of a page of this console; that of the overview for any other text."""
+    if to is None:
+        to = f"{request.url.path}{'?' if request.url.query else ''}{request.url.query}"
+    return to if _OWN_PATH.fullmatch(to) else "/"
 
 
 def _fields(data: bytearray) -> dict[str, str]:

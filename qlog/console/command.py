@@ -7,14 +7,29 @@ import asyncio
 import ipaddress
 import re
 import socket
+import ssl
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
 
-from qlog.connection import connected, run, server_option, stop_on_signals, until
+from qlog.connection import (
+    CALL_TIMEOUT_MS,
+    addresses,
+    call_timeout_ms,
+    connected,
+    credentials,
+    run,
+    server_option,
+    stop_on_signals,
+    until,
+)
 from qlog.parsed import Parsed
+from qlog.transport import transport
 from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.errors import PermissionDeniedError
+from quorumlog.page_tls import page_context
 
 _PORT: Final = 8088
 _IDLE_MS: Final = 600_000
@@ -60,6 +75,12 @@ def _host_name(text: str) -> str:
     show_default=True,
     help="full: pages can send messages, reset groups, and send dead letters again.",
 )
+@click.option(
+    "--tls-certificate",
+    metavar="FILE",
+    help="Certificate (PEM) of the pages, which are https then; it needs --tls-key.",
+)
+@click.option("--tls-key", metavar="FILE", help="Private key of that certificate (PEM).")
 @click.option("--fd", type=int, hidden=True)
 @click.option("--idle-ms", type=int, hidden=True)
 @server_option
@@ -68,6 +89,8 @@ def console(
     host: str,
     names: tuple[str, ...],
     mode: str,
+    tls_certificate: str | None,
+    tls_key: str | None,
     fd: int | None,
     idle_ms: int | None,
     server: str | None,
@@ -76,8 +99,8 @@ def console(
 
     Pages of nodes, topics, messages, groups and events, which follow the cluster.
     A client of the cluster like any other, on any machine that reaches a node.
-    Its pages load nothing from elsewhere. It asks for no password: beyond
-    loopback, put it behind something that does.
+    Its pages load nothing from elsewhere. A cluster with users makes it ask for
+    a token; without them, put it behind something that asks beyond loopback.
 
     \b
     Examples:
@@ -91,7 +114,23 @@ def console(
         text = f"{host!r} is no IP address; name one, and the host name with --name"
         raise click.BadParameter(text, param_hint="--host") from None
     of_node = None if fd is None else OfNode(fd, idle_ms or _IDLE_MS)
-    return run(_console(port, host, names, server, of_node, is_full=mode == "full"))
+    tls = _tls(tls_certificate, tls_key)
+    return run(_console(port, host, names, server, of_node, tls, is_full=mode == "full"))
+
+
+def _tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise click.UsageError("--tls-certificate and --tls-key go together")
+    try:
+        return page_context(Path(certificate), Path(key))
+    except (OSError, ValueError) as error:
+        raise CliError(
+            f"the pages cannot use {certificate} with {key}",
+            str(error),
+            "name a certificate and its private key, both PEM, the key without a passphrase",
+        ) from error
 
 
 class OfNode(NamedTuple):
@@ -109,10 +148,12 @@ async def _console(
     names: tuple[str, ...],
     server: str | None,
     of_node: OfNode | None,
+    tls: ssl.SSLContext | None,
     *,
     is_full: bool,
 ) -> int:
     try:
+        import quorumlog
         from qlog.console.server import listening, serve
     except ImportError as error:
         raise CliError(
@@ -122,12 +163,25 @@ async def _console(
         ) from error
     with stop_on_signals() as stop:
         async with connected(server) as client:
-            await client.admin.cluster_status()
+            with suppress(PermissionDeniedError):  # Its pages ask for a login.
+                await client.admin.cluster_status()
             bound = listening(host, port) if of_node is None else socket.socket(fileno=of_node.fd)
-            async with serve(client, bound, names, is_full=is_full) as running:
+            servers, of_nodes = addresses(server), credentials(server)
+
+            def connect(token: str) -> quorumlog.Client:
+                return quorumlog.connect(
+                    servers,
+                    timeout_ms=call_timeout_ms(CALL_TIMEOUT_MS),
+                    credentials=of_nodes,
+                    transport=transport(),
+                    token=token,
+                )
+
+            async with serve(client, bound, names, connect, tls, is_full=is_full) as running:
                 if of_node is None:
+                    scheme = "http" if tls is None else "https"
                     address = f"{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
-                    click.echo(f"{_TITLE} of {client.cluster_id}: http://{address}/")
+                    click.echo(f"{_TITLE} of {client.cluster_id}: {scheme}://{address}/")
                     click.echo("Ctrl-C ends it", err=True)
                     await stop.requested.wait()
                 else:

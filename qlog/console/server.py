@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
@@ -16,6 +17,7 @@ import quorumlog
 from qlog.console.app import Change, Console, Page
 from qlog.console.cluster import Cluster
 from qlog.console.connections import Connection
+from qlog.console.login import Connect, Logins
 from qlog.console.pages import groups, messages, microscope, nodes, overview, topics
 from quorumlog.command_errors import CliError
 
@@ -72,10 +74,19 @@ def listening(host: str, port: int) -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def serve(
-    client: quorumlog.Client, bound: socket.socket, names: Sequence[str], *, is_full: bool
+    client: quorumlog.Client,
+    bound: socket.socket,
+    names: Sequence[str],
+    connect: Connect,
+    tls: ssl.SSLContext | None = None,
+    *,
+    is_full: bool,
 ) -> AsyncIterator[Console]:
-    """Serve the pages of a cluster on a socket that listens."""
-    console = Console(Cluster(client, is_full=is_full), PAGES, CHANGES)
+    """Serve the pages of a cluster on a socket that listens; `connect` is for logins, `tls` of
+    the pages."""
+    cluster = Cluster(client, is_full=is_full)
+    logins = Logins(cluster, connect, bound.getsockname()[1])
+    console = Console(cluster, PAGES, CHANGES, logins)
     config = uvicorn.Config(
         console.application(names),
         lifespan="off",
@@ -88,6 +99,9 @@ async def serve(
         backlog=_BACKLOG,
         timeout_graceful_shutdown=_STOP_S,
     )
+    if tls is not None:
+        config.load()
+        config.ssl = tls
     server = _Server(config)
     task = asyncio.create_task(server.serve([bound]), name="console")
     try:
@@ -96,3 +110,4 @@ async def serve(
         console.is_stopping.set()
         server.should_exit = True
         await task
+        await logins.close()

@@ -44,6 +44,7 @@ from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import (
     DeadlineError,
     InvalidRequestError,
+    PermissionDeniedError,
     QuorumlogError,
     TopicExistsError,
     UnavailableError,
@@ -236,7 +237,8 @@ class Admin(GroupAdmin, MessageAdmin, UserAdmin):
     async def cluster_status(self) -> ClusterStatus:
         """Ask every known node at once, for 2 s in all, and return all statuses.
 
-        Members that do not answer are in it as NodeDown; removed nodes only if they answer.
+        Members that do not answer are in it as NodeDown; removed nodes only if they answer. Raises
+        PermissionDeniedError if a node answers that the user may not ask.
         """
         groups = self._groups.known()  # Also those that were left out: not healthy.
         parts = await asyncio.gather(*(self._group_status(group) for group in groups))
@@ -254,7 +256,7 @@ class Admin(GroupAdmin, MessageAdmin, UserAdmin):
         self, group: BrokerGroup
     ) -> tuple[BrokerGroupStatus, list[NodeStatus | NodeDown]]:
         router, deadline = group.router, Deadline(STATUS_TIMEOUT_MS)
-        questions: dict[str, asyncio.Task[NodeStatus | NodeDown]] = {}
+        questions: dict[str, asyncio.Task[NodeStatus | NodeDown | PermissionDeniedError]] = {}
 
         def ask(tasks: asyncio.TaskGroup) -> dict[str, int]:
             """Ask each known node once; return the node ids by address."""
@@ -271,8 +273,13 @@ class Admin(GroupAdmin, MessageAdmin, UserAdmin):
             ids = ask(tasks)
             for address in questions.keys() - ids.keys():
                 questions[address].cancel()
-        answers = [(questions[address].result(), node_id) for address, node_id in ids.items()]
-        nodes = [replace(a, node_id=n) if isinstance(a, NodeDown) else a for a, n in answers]
+        nodes: list[NodeStatus | NodeDown] = []
+        for address, node_id in ids.items():
+            answer = questions[address].result()
+            if isinstance(answer, PermissionDeniedError):
+                raise answer
+            is_down = isinstance(answer, NodeDown)
+            nodes.append(replace(answer, node_id=node_id) if is_down else answer)
         up = [node for node in nodes if isinstance(node, NodeStatus)]
         newest = max(up, key=lambda node: (node.term, node.role == "leader"), default=None)
         leader_id, term = (newest.leader_id, newest.term) if newest is not None else (0, 0)
@@ -284,12 +291,15 @@ class Admin(GroupAdmin, MessageAdmin, UserAdmin):
 
     async def _status_of(
         self, group: BrokerGroup, address: str, deadline: Deadline
-    ) -> NodeStatus | NodeDown:
-        """Ask a node once. One that does not answer is down; its id is set by the caller."""
+    ) -> NodeStatus | NodeDown | PermissionDeniedError:
+        """Ask a node once. One that does not answer is down; its id is set by the caller. A refusal
+        is returned, since a group of tasks would wrap it."""
         request = admin_pb2.NodeStatusRequest()
         try:
             node = group.router.channels.get(address)
             response = await group.calls.once(node, request, deadline.remaining_s)
+        except PermissionDeniedError as error:
+            return error
         except QuorumlogError as error:
             return NodeDown(0, address, str(error), group.name)
         return of_pb(NodeStatus, response, broker_group=group.name)

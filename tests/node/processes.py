@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from deploy.local_nodes import DIRECT
 from deploy.local_process import NodeProcess, spawn
 from node.config.limits import TEST_VARIABLE
 from node.errors.translation import ERROR_TRAILER
@@ -97,9 +98,12 @@ class SingleNode:
         import urllib.request
 
         try:
-            with urllib.request.urlopen(
-                f"http://{self.node_json()['http_address']}{path}", timeout=PATIENCE_S
-            ) as answer:
+            node = self.node_json()
+            scheme = node.get("http_scheme", "http")
+            request = urllib.request.Request(f"{scheme}://{node['http_address']}{path}")
+            if "http_token" in node:
+                request.add_header("authorization", f"Bearer {node['http_token']}")
+            with DIRECT.open(request, timeout=PATIENCE_S) as answer:
                 text = answer.read().decode()
                 is_json = answer.headers["content-type"].startswith("application/json")
                 return answer.status, json.loads(text) if is_json else text

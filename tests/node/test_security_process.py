@@ -106,53 +106,6 @@ def test_rocketmq_is_served_beyond_loopback_only_if_somebody_said_so(
 
 
 @pytest.mark.long
-def test_certificates_and_the_secret_are_renewed_node_by_node(tmp_path: Path) -> None:
-    """As docs/operations.md has it: the leader last; without a majority for one restart."""
-    authority, given = tls_settings(tmp_path)
-    secret, files = tmp_path / "new-secret", authority.files("renewed")
-    secret.write_text("fedcba9876543210\n")
-    secret.chmod(0o600)
-    changes = {
-        "secret_file": secret,
-        "tls_certificate_file": files.certificate,
-        "tls_key_file": files.key,
-    }
-
-    def renew(node: int) -> None:
-        cluster.stop(node)
-        file = cluster.node_directory(node) / "node.toml"
-        text = file.read_text()
-        for key, path in changes.items():
-            assert f'"{given[key]}"' in text
-            text = text.replace(f'"{given[key]}"', f'"{path}"')
-        file.write_text(text)
-        cluster.start(node)
-
-    def client(node: int) -> grpc.Channel:
-        credentials = grpc.ssl_channel_credentials(
-            authority.path.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
-        )
-        return grpc.secure_channel(cluster.address(node), credentials)
-
-    with LocalCluster.create(tmp_path / "c", 3, settings=given) as cluster:
-        leader = cluster.leader_id()
-        with client(leader) as channel:
-            NodeClient(channel).create_topic("orders")
-            NodeClient(channel).append("orders", b"x")
-        first, second = (node for node in cluster.node_ids if node != leader)
-        renew(first)
-        wait_for("the refusal", lambda: "bad_auth" in cluster.log_path(first).read_text())
-        with client(leader) as channel:  # The other two go on.
-            NodeClient(channel).append("orders", b"y")
-        renew(second)
-        assert cluster.wait_ready(node_ids=(first, second)) == second, "it has all that was acked"
-        renew(leader)
-        with client(cluster.wait_ready()) as channel:
-            NodeClient(channel).append("orders", b"z")
-            assert NodeClient(channel).pull("orders").record_count == 3
-
-
-@pytest.mark.long
 def test_a_node_with_another_secret_or_file_size_is_kept_out(tmp_path: Path) -> None:
     _, given = tls_settings(tmp_path)
     with LocalCluster.create(tmp_path / "c", 3, settings=given) as cluster:

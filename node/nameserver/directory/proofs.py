@@ -10,12 +10,12 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from node.errors.common import BusyError
 from node.errors.nameserver import UnprovenReportError
-from node.peers.security.proof import is_same, sign
+from node.peers.security.proof import is_proof, is_same, sign
 from quorumlog.pb import nameserver_pb2 as pb
 
 CHALLENGE_AGE_MS_MAX: Final = 30_000
@@ -34,12 +34,12 @@ class Prover:
     """Signs the reports of a node."""
 
     def __init__(self, secret: bytes, cluster_id: str) -> None:
-        self._secret, self._cluster_id = secret, cluster_id
+        self.secret, self._cluster_id = secret, cluster_id
 
     def seal(self, request: pb.ReportRequest, challenge: bytes) -> None:
         """Add the proof that answers a challenge."""
         request.challenge, request.nonce = challenge, secrets.token_bytes(NONCE_SIZE_BYTES)
-        request.proof = _proof(self._secret, self._cluster_id, request)
+        request.proof = _proof(self.secret, self._cluster_id, request)
 
 
 class Challenges:
@@ -53,7 +53,9 @@ class Challenges:
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         assert secret, "without a secret there is nothing to prove"
-        self._secret, self._cluster_id, self._monotonic_s = secret, cluster_id, monotonic_s
+        self.secrets: Sequence[bytes] = (secret,)
+        """Each of them proves a report."""
+        self._cluster_id, self._monotonic_s = cluster_id, monotonic_s
         self._key = secrets.token_bytes(_KEY_SIZE_BYTES)
         self._taken: dict[bytes, int] = {}
         """Accepted proofs, in order of arrival, and the times of their challenges."""
@@ -66,7 +68,9 @@ class Challenges:
         """Accept the proof of a request, once. Raises UnprovenReportError, BusyError."""
         if not request.proof:
             raise UnprovenReportError("carries no proof of the cluster's secret")
-        if not is_same(request.proof, _proof(self._secret, self._cluster_id, request)):
+        if not is_proof(
+            request.proof, self.secrets, lambda secret: _proof(secret, self._cluster_id, request)
+        ):
             raise UnprovenReportError("is signed with another secret, or for another cluster")
         made_ms = int.from_bytes(request.challenge[:_TIME_SIZE_BYTES], "big")
         if not is_same(request.challenge, self._made(made_ms)):

@@ -7,6 +7,7 @@ bytes on the way, use TLS.
 
 import hashlib
 import hmac
+from collections.abc import Callable, Sequence
 
 SECRET_SIZE_BYTES_MIN = 16
 """A shorter secret can be guessed; the configuration refuses it."""
@@ -25,6 +26,11 @@ def sign(secret: bytes, label: str, *fields: bytes | str | int) -> bytes:
         mac.update(len(data).to_bytes(4, "big"))
         mac.update(data)
     return mac.digest()
+
+
+def is_proof(proof: bytes, secrets: Sequence[bytes], sign_with: Callable[[bytes], bytes]) -> bool:
+    """Whether a proof was made with one of the secrets, as `sign_with` makes it; all are tried."""
+    return any(is_same(proof, sign_with(secret)) for secret in secrets)
 
 
 def is_same(proof: bytes, expected: bytes) -> bool:

@@ -3,13 +3,14 @@
 Owns the demands on the other side; must not know the configuration file or the handshakes.
 With a CA file peers prove certificates of that CA to each other; without one a peer that dials
 trusts the system's CAs and proves nothing itself. A certificate must name the host (name or IP
-address) that peers and clients dial. Files are read when a node starts, and not again.
+address) that peers and clients dial. `Tls` is everything that is made of the files at one moment: a
+node that runs takes another one when they change.
 """
 
 import contextlib
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -64,7 +65,7 @@ class DateWarning(NamedTuple):
 
     setting: str
     what: str
-    remedy: str = "renew it, restart this node"
+    remedy: str = "renew it"
 
     def __str__(self) -> str:
         return f"the certificate in {self.setting} {self.what}; {self.remedy}"
@@ -110,19 +111,51 @@ def grpc_client_credentials(files: TlsFiles) -> "grpc.ChannelCredentials":
 
 
 def grpc_server_credentials(
-    files: TlsFiles, *, require_client_certificate: bool
+    files: TlsFiles,
+    *,
+    require_client_certificate: bool,
+    renewed: "Callable[[], grpc.ServerCertificateConfiguration | None]" = lambda: None,
 ) -> "grpc.ServerCredentials":
     """Return credentials for the gRPC services. Raises TlsFileError, also for faults that gRPC
-    would report only at the first connection."""
+    would report only at the first connection. `renewed`, called on any thread at each handshake,
+    returns what to use from then on; None: no change."""
     import grpc  # `qlog config check` does without.
+
+    return grpc.dynamic_ssl_server_credentials(
+        _grpc_configuration(files), renewed, require_client_certificate
+    )
+
+
+def _grpc_configuration(files: TlsFiles) -> "grpc.ServerCertificateConfiguration":
+    import grpc
 
     server_context(files)
     ca = _read(files, "ca") if files.ca is not None else None
-    return grpc.ssl_server_credentials(
-        [(_read(files, "key"), _read(files, "certificate"))],
-        root_certificates=ca,
-        require_client_auth=require_client_certificate,
-    )
+    pair = (_read(files, "key"), _read(files, "certificate"))
+    return grpc.ssl_server_certificate_configuration([pair], ca)
+
+
+class Tls(NamedTuple):
+    """What new connections of a node use, all of it from the same files."""
+
+    peer_server: ssl.SSLContext
+    peer_client: ssl.SSLContext
+    client_port: ssl.SSLContext
+    grpc_server: "grpc.ServerCertificateConfiguration"
+    grpc_client: "grpc.ChannelCredentials"
+    validity: dict[str, Validity]
+
+    @classmethod
+    def of(cls, files: TlsFiles, *, require_client_certificate: bool) -> "Tls":
+        """Read the files. Raises TlsFileError."""
+        return cls(
+            server_context(files),
+            client_context(files),
+            client_port_context(files, require_client_certificate=require_client_certificate),
+            _grpc_configuration(files),
+            grpc_client_credentials(files),
+            validity(files),
+        )
 
 
 def validity(files: TlsFiles) -> dict[str, Validity]:

@@ -80,7 +80,8 @@ class Forwarder:
         proves to a node that this is one, too."""
         self._cluster = cluster
         self._places = places
-        self._context = context
+        self.context = context
+        """Of the connections to come."""
         self._token_of = token_of
         self._channels: dict[str, RemotingChannel] = {}
         self.forwarded_total = 0
@@ -166,7 +167,7 @@ class Forwarder:
             made = await RemotingChannel.connect(
                 host.removeprefix("[").removesuffix("]"),
                 int(port),
-                self._context,
+                self.context,
                 self._on_end,
                 token,
             )

@@ -113,6 +113,19 @@ def test_open_ports_are_named_with_what_a_stranger_can_do(files: dict[str, str])
     assert framed.setting == "listen_framed"
 
 
+def test_pages_with_users_are_open_only_to_who_overhears_them(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    given = {"http_listen": "0.0.0.0:2", "console": "full", **files, **user_settings(tmp_path)}
+    ports = [one for one in exposures(settings(**given)) if one.setting != "peer_listen"]
+    assert [one.setting for one in ports] == ["http_listen", "console_listen"]
+    for port in ports:
+        assert "a listener on the way may read the tokens of users, in clear text" in str(port)
+    assert not exposures(settings(http_tls=True, **given))
+    del given["tls_certificate_file"], given["tls_key_file"], given["tls_ca_file"]
+    assert keys_of_problems(http_tls=True, **given) == ["http_tls"]
+
+
 def test_a_remoting_port_that_also_takes_clear_text_is_named_with_it(
     files: dict[str, str],
 ) -> None:

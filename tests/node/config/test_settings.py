@@ -296,6 +296,30 @@ def test_a_secret_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
     assert settings(secret_file=str(file)).secret() == b"1234567890123456"
 
 
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (
+            b"\n  1234567890123456 \r\n\nsixteen letters.\n",
+            [b"1234567890123456", b"sixteen letters."],
+        ),
+        (bytes(range(128, 160)) + b"\n" + bytes(16), [bytes(range(128, 160)) + b"\n" + bytes(16)]),
+        (b"1234567890123456\nshort\n", "the secret has 5 bytes, 16 are needed"),
+        (b"1234567890123456\n" * 3, "the file has 3 lines with secrets, 2 are allowed"),
+    ],
+)
+def test_a_secret_file_may_hold_the_next_secret_too(
+    tmp_path: Path, content: bytes, found: list[bytes] | str
+) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(content)
+    file.chmod(0o600)
+    if isinstance(found, str):
+        assert [p.what for p in problems(secret_file=str(file))] == [found]
+    else:
+        assert list(settings(secret_file=str(file)).secrets()) == found
+
+
 def test_units_and_texts() -> None:
     configuration = settings(
         peers=THREE, bootstrap="1, 2", file_size_bytes="64MiB", retention_ms="1.5h", warm_up="false"

@@ -1,0 +1,133 @@
+"""The logins of a console whose cluster has users: who looks at a page, and with which token.
+
+Owns the sessions: each is a client of the cluster with the token of its user, kept in memory only,
+and known to the browser by a cookie. What a user may see the nodes decide. Must not know a page.
+"""
+
+import hashlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+import quorumlog
+from qlog.console.cluster import Cluster
+from qlog.console.shield import RefusedError
+from quorumlog.admin.types import NodeDown
+from quorumlog.errors import PermissionDeniedError, QuorumlogError
+
+SESSION_COUNT_MAX: Final = 64
+"""Above it the one ends that was used the longest ago: each holds connections."""
+SESSION_S: Final = 12 * 3_600
+"""Life of a session."""
+UNAUTHENTICATED: Final = "node.unauthenticated"
+Connect = Callable[[str], quorumlog.Client]
+"""Makes a client with the token of a user."""
+
+
+class LoginNeededError(RefusedError):
+    """The page needs a user, and the request shows no session that is good."""
+
+    def __init__(self) -> None:
+        super().__init__(401, "The cluster has users: log in with a token.")
+
+
+class _Session(NamedTuple):
+    cluster: Cluster
+    life: AsyncExitStack
+    ends_s: float
+
+
+class Logins:
+    """All sessions of a console. For one event loop."""
+
+    def __init__(self, cluster: Cluster, connect: Connect, port: int) -> None:
+        """`cluster` is what callers without a login see, where it lets them. `port` tells the
+        cookies of several consoles of a host apart."""
+        self._cluster, self._connect = cluster, connect
+        self._cookie = f"quorumlog_{port}"
+        self._sessions: dict[bytes, _Session] = {}
+        """By the digest of the cookie, the one used last at the end."""
+        self._is_needed = False
+
+    @asynccontextmanager
+    async def caller(self, request: Request) -> AsyncIterator[Cluster]:
+        """Yield the cluster as the caller may see it. Raises LoginNeededError, also where a node
+        does not know the user within the block."""
+        key = self._key(request)
+        if (session := self._sessions.pop(key, None)) is not None:
+            self._sessions[key] = session
+            if session.ends_s <= time.monotonic():
+                await self._end(key)
+                raise LoginNeededError
+        elif self._is_needed:
+            await self._look()
+        try:
+            yield session.cluster if session is not None else self._cluster
+        except QuorumlogError as error:
+            if error.code != UNAUTHENTICATED:
+                raise
+            self._is_needed = True
+            await self._end(key)
+            raise LoginNeededError from error
+
+    def has(self, request: Request) -> bool:
+        """Whether the caller has logged in."""
+        return self._key(request) in self._sessions
+
+    async def log_in(self, token: str, request: Request, answer: Response) -> None:
+        """Open a session, whose cookie goes with an answer. Raises QuorumlogError."""
+        life = AsyncExitStack()
+        try:
+            client = await life.enter_async_context(self._connect(token))
+            cluster = Cluster(client, is_full=self._cluster.is_full)
+            try:
+                await cluster.status()
+            except PermissionDeniedError as error:
+                if error.code == UNAUTHENTICATED:
+                    raise
+        except BaseException:
+            await life.aclose()
+            raise
+        await self.log_out(request)
+        while len(self._sessions) >= SESSION_COUNT_MAX:
+            await self._end(next(iter(self._sessions)))
+        cookie = secrets.token_urlsafe(32)
+        self._sessions[_digest(cookie)] = _Session(cluster, life, time.monotonic() + SESSION_S)
+        is_secure = request.url.scheme == "https"
+        answer.set_cookie(self._cookie, cookie, httponly=True, samesite="strict", secure=is_secure)
+
+    async def log_out(self, request: Request) -> None:
+        """End the session of a caller, if there is one."""
+        await self._end(self._key(request))
+
+    async def close(self) -> None:
+        """End all sessions."""
+        for key in list(self._sessions):
+            await self._end(key)
+
+    async def _end(self, key: bytes) -> None:
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            await session.life.aclose()
+
+    def _key(self, request: Request) -> bytes:
+        return _digest(request.cookies.get(self._cookie, ""))
+
+    async def _look(self) -> None:
+        """Raise LoginNeededError unless a node says that the cluster has no users any more."""
+        try:
+            status = await self._cluster.status()
+        except QuorumlogError:
+            raise LoginNeededError from None
+        if all(isinstance(node, NodeDown) for node in status.nodes):
+            raise LoginNeededError
+        self._is_needed = False
+
+
+def _digest(cookie: str) -> bytes:
+    return hashlib.sha256(cookie.encode("utf-8", "surrogatepass")).digest()

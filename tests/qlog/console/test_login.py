@@ -1,0 +1,115 @@
+"""The console of a node with users: nothing without a token, and no more than its user may see."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from node.users.credentials import digest_of
+from quorumlog.cluster.channels import stub
+from quorumlog.pb import admin_pb2, users_pb2
+from tests.node.processes import SingleNode
+from tests.node.users_files import ADMIN_TOKEN, user_settings
+from tests.patience import PATIENCE_S
+from tests.qlog.console.test_pages import Browser
+
+AS_ADMIN = {"metadata": [("authorization", f"Bearer {ADMIN_TOKEN}")], "timeout": PATIENCE_S}
+PAGES = (
+    "/",
+    "/events",
+    "/topics",
+    "/topics/orders",
+    "/groups",
+    "/nodes",
+    "/nodes/1",
+    "/microscope",
+)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SingleNode]:
+    root = tmp_path_factory.mktemp("users")
+    pages = {"console": "full", "console_listen": "127.0.0.1:0"}
+    with SingleNode(root / "n1", **pages, **user_settings(root)) as node:
+        with node.client() as client:
+            users = stub(client.channel, users_pb2.DESCRIPTOR)
+            role = users_pb2.RoleNames(roles=["producer-consumer:shop-"])
+            token = users_pb2.Credential(id="t", token_sha256=digest_of("qlt_bob"))
+            put = users_pb2.PutUserRequest(name="bob", roles=role, add_credentials=[token])
+            users.PutUser(put, **AS_ADMIN)
+            for topic in ("orders", "shop-a"):
+                client.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic=topic), **AS_ADMIN)
+        yield node
+
+
+@pytest.fixture
+def browser(node: SingleNode) -> Browser:
+    return Browser(node.node_json()["console_address"])
+
+
+def log_in(browser: Browser, token: str, code: int = 303, **headers: str) -> dict[str, str]:
+    """Send the form of the login page; return the headers of later requests."""
+    found = re.search(r'name="token" value="([^"]+)"', browser.get("/login"))
+    assert found is not None
+    form = {"token": found[1], "user_token": token, "to": "/topics"}
+    text = browser.post("/login", code, form, **headers)
+    assert token not in text
+    return {"cookie": browser.headers.get("set-cookie", "").partition(";")[0]}
+
+
+def test_without_a_login_it_shows_nothing_of_the_cluster(
+    node: SingleNode, browser: Browser
+) -> None:
+    for path in PAGES:
+        text = browser.get(path, 303)
+        assert browser.headers["location"].startswith("/login?to=")
+        assert "orders" not in text
+        browser.get(f"/stream{path}", 401)
+    browser.get("/", 303, cookie="quorumlog=guessed")
+    page = browser.get("/login?to=//evil.example")
+    assert node.node_json()["address"] not in page
+    assert "evil" not in page
+    found = re.search(r'name="token" value="([^"]+)"', page)
+    assert found is not None
+    browser.post("/topics/shop-a/send", 401, {"token": found[1], "body": "x"})
+    log_in(browser, "qlt_wrong", 401)
+    log_in(browser, ADMIN_TOKEN, 403, origin="http://evil.example")
+    assert "set-cookie" not in browser.headers
+
+
+def test_a_user_sees_what_its_roles_allow_and_the_refusals(
+    node: SingleNode, browser: Browser
+) -> None:
+    admin = log_in(browser, ADMIN_TOKEN)
+    assert browser.headers["location"] == "/topics"
+    assert {"HttpOnly", "SameSite=strict"} <= set(browser.headers["set-cookie"].split("; "))
+    for path in PAGES:
+        browser.get(path, 200, **admin)
+    assert "orders" in browser.get("/topics", 200, **admin)
+    bob = log_in(browser, "qlt_bob")
+    assert bob != admin
+    topics = browser.get("/topics", 200, **bob)
+    assert "shop-a" in topics
+    assert "orders" not in topics
+    assert "user &#39;bob&#39; lacks" in browser.get("/topics/orders", 403, **bob)
+    for path in ("/", "/nodes"):
+        assert "user &#39;bob&#39; lacks Get on Cluster:nodes" in browser.get(path, 403, **bob)
+    found = re.search(
+        r'name="token" value="([^"]+)"', browser.get("/topics/shop-a/send", 200, **bob)
+    )
+    assert found is not None
+    form = {"token": found[1], "body": "x", "key": "", "tag": ""}
+    browser.post("/topics/shop-a/send", 303, form, **bob)
+    browser.post("/topics/orders/send", 403, form, **bob)
+    browser.post("/logout", 303, {"token": found[1]}, **bob)
+    browser.get("/topics", 303, **bob)
+    browser.get("/topics", 200, **admin)
+
+    with node.client() as client:
+        gone = users_pb2.DeleteUserRequest(name="bob")
+        late = log_in(browser, "qlt_bob")
+        stub(client.channel, users_pb2.DESCRIPTOR).DeleteUser(gone, **AS_ADMIN)
+    browser.get("/topics", 303, **late)
+    log = node.log_path.read_text()
+    assert ADMIN_TOKEN not in log
+    assert "qlt_bob" not in log
