@@ -30,6 +30,7 @@ from node import metrics
 from node.broker import Broker, BrokerIdentity
 from node.broker.core.context import Context
 from node.broker.series.series import Series
+from node.broker.users.audit import Audit
 from node.broker.users.calls import UserCalls
 from node.broker.users.first_user import FirstUser
 from node.config.environment import raise_descriptor_limit, tls_files
@@ -455,9 +456,13 @@ class Node(NodeParts):
         settings, guard = self.settings, self.guard
         own_appends = self.broker.own_appends
         self.users = UserCalls(context, own_appends, settings.users, guard.box)
+        self.audit = Audit(context, own_appends, is_on=guard.is_on)
         if settings.users == "off":
             return
-        self.broker.has_users = guard.is_on
+        if guard.is_on:
+            self.broker.has_users = True
+            guard.on_refused = self.audit.note_refusal
+            guard.on_administered = self.audit.note_change
         first = settings.first_user()
         if first is not None:
             self.broker.add_leader_work(FirstUser(context, own_appends, first))
@@ -493,6 +498,8 @@ class Node(NodeParts):
             proof,
         )
         life.push_async_callback(self.rocketmq.stop)
+        if self.guard.is_on:
+            self.spawn(self.audit.run(self.rocketmq.forwarder.hand_audit))
         self.pages.add_metrics(Source(metrics.ROCKETMQ, lambda: self.rocketmq))
         forwarder, context = self.rocketmq.forwarder, None if tls is None else client_context(tls)
         nodes = OtherNodes(forwarder.route, context, link.is_connected, proof, forwarder.questions)
@@ -511,7 +518,8 @@ class Node(NodeParts):
         directory = NameServerCalls(self.nameserver)
         diagnosis = Diagnosis(self.settings, self._origins, self.http.metrics_page)
         life.callback(diagnosis.stop)
-        own = handlers(self.calls, self.broker, self.admin, directory, diagnosis, self.users)
+        users = self.users, self.audit
+        own = handlers(self.calls, self.broker, self.admin, directory, diagnosis, users)
         life.push_async_callback(self._end_calls)
         self.framed.calls.open(self.broker)
         await self.remoting.start()

@@ -42,7 +42,7 @@ CODES: Final[dict[str, Code]] = {
         ),
         Code.TOO_MANY_REQUESTS: (
             "node.busy store.busy raft.busy node.limit_reached node.delayed_full "
-            "node.pop_conflict node.responses_wait"
+            "node.pop_conflict node.responses_wait node.rate_limited"
         ),
         Code.MASTER_PERSISTENCE_TIMEOUT: (
             "node.timeout node.outcome_unknown node.batch_undecided node.change_timeout "

@@ -7,6 +7,7 @@ from node.state.tables.delay import DelayTable
 from node.state.tables.offset_set import encode_runs
 from node.state.tables.pop import NO_OFFSET, PopTable
 from node.state.tables.transactions import TransactionsTable
+from node.state.tables.users import UsersTable
 from quorumlog.pb import common_pb2
 from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
 from quorumlog.pb.state_pb2 import Command
@@ -14,6 +15,7 @@ from quorumlog.pb.transaction_pb2 import (
     TRANSACTION_OUTCOME_COMMITTED,
     TRANSACTION_OUTCOME_ROLLED_BACK,
 )
+from quorumlog.pb.users_pb2 import User
 from tests.node.commands import (
     commit,
     delete_group,
@@ -165,7 +167,24 @@ def _level(random: Random, _state: State) -> Command:
     return Command(raise_level=Command.RaiseLevel(level=random.randrange(1, LEVEL_MAX + 1)))
 
 
+def _user(random: Random, state: State) -> Command:
+    name, users = random.choice("uv"), state.table(UsersTable).users
+    if name in users.users and not random.randrange(3):
+        return Command(delete_user=Command.DeleteUser(name=name))
+    user = User(name=name, revision=1, roles=[random.choice(["admin", "reader"])])
+    if name in users.users:
+        user.revision = users.users[name].revision + 1
+    user.credentials.add(id="t", token_sha256=random.randbytes(32))
+    user.rates.bytes_per_second = random.randrange(3)
+    return Command(put_user=Command.PutUser(user=user))
+
+
+def _rates(random: Random, _state: State) -> Command:
+    put = Command.SetTopicRates(topic=random.choice(TOPICS), bytes_per_second=random.randrange(3))
+    return Command(set_topic_rates=put)
+
+
 _KINDS = (
     *(_core, _core, _producer, _delay, _settings, _dead),
-    *(_pop, _pop, _transaction, _claim, _key, _level),
+    *(_pop, _pop, _transaction, _claim, _key, _level, _user, _rates),
 )

@@ -60,7 +60,7 @@ CODES: Final[dict[str, ResponseCode]] = {
             "store.bad_topic"
         ),
         ResponseCode.SUBSCRIPTION_PARSE_FAILED: "node.bad_filter",
-        ResponseCode.SYSTEM_BUSY: "node.responses_wait",
+        ResponseCode.SYSTEM_BUSY: "node.responses_wait node.rate_limited",
         ResponseCode.SERVICE_NOT_AVAILABLE: (
             "node.busy store.busy raft.busy node.limit_reached node.delayed_full node.not_leader "
             "node.not_ready node.transferring node.draining node.shutting_down node.not_applied "
