@@ -67,7 +67,8 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
         "hi_unix_ms position key_slot",
         (-1, INT64_MAX): "index",
         (1, INT64_MAX): "held_count_max",
-        (0, UINT64_MAX): "producer_id sequence",
+        (0, UINT64_MAX): "producer_id sequence bytes_per_second messages_per_second "
+        "requests_per_second",
         (1, 1 << 40): "buffer_size_bytes_max held_size_bytes_max",
         (0, 1e11): "deliver_at delay",
         (0, 43_200): "seconds",

@@ -193,9 +193,9 @@ class Guard:
         """The rates and connections of users at this node."""
         self.on_refused: Callable[[Caller, str, NodeError], None] = lambda _caller, _what, _e: None
         """Called with the caller, the call and the error of each refusal."""
-        self.on_administered: Callable[[Caller, str, Need, str], None] = lambda *_: None
-        """Called with the caller, the call, what it needs and the code of its error, if there is
-        one, at the end of each call that changes the cluster."""
+        self.on_administered: Callable[[Caller, str, Need, object, str], None] = lambda *_: None
+        """Called with the caller, the call, what it needs, the request and the code of its error,
+        if there is one, at the end of each call that changes the cluster."""
         self.refused: Final[Counter[str]] = Counter({"unauthenticated": 0, "forbidden": 0})
         """Calls that were refused, by the last word of the code."""
         self.unix_ms = unix_ms
@@ -356,7 +356,7 @@ class Guard:
             self._ended.pop(task, None)
             for need in needs:
                 if need.action in _CHANGES:
-                    self.on_administered(caller, method, need, code)
+                    self.on_administered(caller, method, need, request, code)
                     break
 
     def look(self, users: Users) -> None:

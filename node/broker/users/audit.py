@@ -20,7 +20,7 @@ from node.runtime.json_text import dump_json
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.users.guard import Caller
 from node.users.rates import Bucket, Unit
-from node.users.rules import Need
+from node.users.rules import Kind, Need
 from quorumlog.pb.users_pb2 import HandAuditRequest, HandAuditResponse
 from raft.messages import NO_NODE, NodeId
 from store.errors import StoreError
@@ -38,6 +38,8 @@ _TEXT_LENGTH_MAX: Final = 255
 _ROW_SIZE_BYTES_MAX: Final = 8 * 1024
 _HEAD_SIZE_BYTES_MAX: Final = 256
 """Of the record of a row."""
+_OBJECTS: Final = ("name", "node_id", "namespace", "key")
+"""Fields of requests that name what is changed of the cluster."""
 _AGAIN_S: Final = 1.0
 _log: Final = RateLimitedLog(logging.getLogger(__name__))
 
@@ -66,9 +68,14 @@ class Audit:
         else:
             self._leave_out()
 
-    def note_change(self, caller: Caller, call: str, need: Need, code: str) -> None:
+    def note_change(
+        self, caller: Caller, call: str, need: Need, request: object, code: str
+    ) -> None:
         """Note the end of a call that changes the cluster; `code` of its error, or empty."""
-        self._note(caller, call, f"{need.kind}:{need.name}", code or DONE)
+        names = [f"{need.kind}:{need.name}"]
+        if need.kind is Kind.CLUSTER:
+            names += [str(getattr(request, field, "")) for field in _OBJECTS]
+        self._note(caller, call, " ".join(filter(None, names)), code or DONE)
 
     def _note(self, caller: Caller, call: str, resource: str, outcome: str) -> None:
         if len(self._rows) >= WAITING_COUNT_MAX:

@@ -75,7 +75,7 @@ async def test_changes_and_refusals_are_rows_and_other_calls_are_not(node: Fixtu
         await eventually(lambda: len(rows(node)) == 4, "the rows are written")
     shown = [(r["user"], r["call"], r["resource"], r["address"], r["outcome"]) for r in rows(node)]
     assert shown == [
-        ("root", PUT_USER, "Cluster:users", "10.1.2.3", "ok"),
+        ("root", PUT_USER, "Cluster:users new", "10.1.2.3", "ok"),
         ("r", CREATE, "Topic:orders", "10.1.2.3", "node.forbidden"),
         ("", CREATE, "", "10.1.2.3", "node.unauthenticated"),
         ("root", CREATE, "Topic:orders", "10.1.2.3", "node.not_leader"),
@@ -107,7 +107,7 @@ async def test_rows_wait_for_a_leader_up_to_a_limit_and_go_to_another_one(node: 
         caller = guarded(audit).by_token("root")
         (need,) = NEEDS[PUT_USER](PutUserRequest()) or ()
         for _ in range(WAITING_COUNT_MAX + 5):
-            audit.note_change(caller, PUT_USER, need, "")
+            audit.note_change(caller, PUT_USER, need, PutUserRequest(), "")
         await eventually(
             lambda: sum(len(request.rows) for _, _, request in handed) == WAITING_COUNT_MAX,
             "they are handed over",
