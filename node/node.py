@@ -221,6 +221,8 @@ class Node(NodeParts):
             ),
             Source(metrics.WARNINGS, self.warnings),
             Source(metrics.BROKER, lambda: self.broker),
+            Source(metrics.USERS, lambda: self.guard),
+            Source(metrics.AUDIT, lambda: self.audit),
             Source(metrics.APPENDS, lambda: self.append_times),
             Source(metrics.TOPICS, series.topics),
             Source(metrics.GROUPS, series.groups),
