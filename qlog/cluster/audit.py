@@ -114,8 +114,8 @@ async def _read(client: "Client", group: str, offset: int) -> tuple[list[dict[st
         offset = batch.next_offset
 
 
-def _show(found: Iterable[dict[str, Any]], output: Format, *, is_whole: bool) -> None:
-    rows: list[dict[str, Any]] = [{key: row.get(key) for key in _KEYS} for row in found]
+def _show(entries: Iterable[dict[str, Any]], output: Format, *, is_whole: bool) -> None:
+    rows: list[dict[str, Any]] = [{key: row.get(key) for key in _KEYS} for row in entries]
     if output is not Format.TABLE:
         print_rows(rows, output if is_whole else Format.JSONL, columns=_KEYS)
         return
