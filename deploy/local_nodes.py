@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -31,8 +32,10 @@ ROCKETMQ_PORT_STEP: Final = 200
 """From the ports of one node to those of the next: room for 16 broker names."""
 _PORT_MAX: Final = 65_535
 _ASK_TIMEOUT_S: Final = 5.0
-_LOG_LINES_SHOWN: Final = 3
-_LOG_LENGTH_SHOWN: Final = 400
+_LOG_LINES_READ: Final = 200
+_ERROR_LINE: Final = re.compile(r"(?:error: |quorumlog: |(?=Fatal Python error: |\w+Error: ))(.*)")
+"""Of a start that failed before there was a log, or of Python."""
+_WHY_LINE: Final = re.compile(r"  why: (.*)")
 _PREFIX: Final = "QUORUMLOG_"
 _INHERITED: Final = (f"{_PREFIX}FAILPOINTS", f"{_PREFIX}TEST_")
 
@@ -90,6 +93,9 @@ class NodeState:
     members: Sequence[int] = ()
     """Members of its group, as it knows them; empty in master-slave mode."""
     detail: str = ""
+    """What it says of its readiness; how it ended."""
+    console_address: str = ""
+    """Address of its pages for a browser; empty: it has none, or does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,8 @@ class LocalNode:
     """Host at which it answers requests for its status, by a way of its own."""
     is_removed: bool = False
     """Whether its cluster had removed it when it was stopped."""
+    is_killed: bool = False
+    """Whether a command has killed its last process."""
     process: NodeProcess | None = None
 
     @property
@@ -286,20 +294,34 @@ def ask(address: str, path: str) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def last_words(log: Path) -> str:
-    """Return the end of a log as one line: the texts of its JSON lines, other lines as they are."""
+def end_of(log: Path, exit_code: int | None) -> str:
+    """Return in words how a process ended; None: its exit code is not known.
+
+    A node that ends by an error has it as its last line: the error of its log, or of its start."""
+    if exit_code is not None and exit_code < 0:
+        return f"killed (signal {-exit_code})"
+    ended = "ended" if exit_code is None else f"exited with code {exit_code}"
+    if said := _last_error(log):
+        return f"{ended}: {said}"
+    return f"{ended}, as by a signal: its log has no error" if exit_code is None else ended
+
+
+def _last_error(log: Path) -> str:
     try:
-        lines = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+        lines = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES_READ:]
     except FileNotFoundError:
         return ""
-    return " | ".join(map(_said, lines))[-_LOG_LENGTH_SHOWN:]
-
-
-def _said(line: str) -> str:
-    try:
-        document = json.loads(line)
-        return ": ".join(
-            str(document[name]) for name in ("event", "error", "reason") if name in document
-        )
-    except (ValueError, TypeError):
-        return line.strip()
+    why: list[str] = []
+    for line in reversed(lines):
+        try:
+            document = json.loads(line)
+            is_error = document["level"] in ("error", "critical")
+        except (ValueError, TypeError, KeyError):
+            if match := _WHY_LINE.match(line):
+                why = [match[1]]
+            elif match := _ERROR_LINE.match(line):
+                return "; ".join([match[1], *why])
+            continue
+        names = [name for name in ("event", "error", "reason") if name in document]
+        return ": ".join(str(document[name]) for name in names) if is_error else ""
+    return ""

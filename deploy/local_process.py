@@ -197,6 +197,7 @@ def free_ports(count: int, used: Iterable[int] = (), *, beside: Sequence[int] = 
 def _given_out() -> Iterator[list[int]]:
     """Hold the list of ports that were given out last, oldest first; ports added to it are kept.
 
+    The file outlives the clusters, since others begin meanwhile. It has at most 36 kB.
     Without a usable file the list is empty, and only chance keeps two callers apart.
     """
     given = list[int]()

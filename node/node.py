@@ -180,7 +180,8 @@ class Node(NodeParts):
         limits = PortLimits.from_environment(os.environ)
         accounts = self.accounts
         self.grpc = GrpcServer(accounts, limits)
-        self.remoting_calls = RemotingCalls(self.calls, accounts)
+        users = None if self.settings.users == "off" else self.guard
+        self.remoting_calls = RemotingCalls(self.calls, accounts, users)
         self.framed = FramedServer(
             FramedCalls(self.calls, accounts, guard=self.guard if self.guard.is_on else None),
             others=self.remoting_calls.conversations(),
@@ -469,11 +470,18 @@ class Node(NodeParts):
         if first is not None:
             self.broker.add_leader_work(FirstUser(context, own_appends, first))
 
+        driver = context.driver
+
+        def is_behind() -> bool:
+            is_late = driver.applied_index < self.replication.status().commit_index
+            return is_late or not (guard.users.users and self.health.ready().is_good)
+
         def look() -> None:
             guard.look(context.state.table(UsersTable).users)
 
         look()
-        context.driver.add_listener(look)
+        guard.is_behind = is_behind
+        driver.add_listener(look)
         self.spawn(guard.run())
 
     async def _serve(self) -> None:
@@ -494,10 +502,11 @@ class Node(NodeParts):
         self.rocketmq = RocketMq(
             self.broker,
             self.calls,
-            self.settings.rocketmq_keys(),
             None if tls is None else grpc_client_credentials(tls),
             link.is_connected,
             proof,
+            None if self.settings.users == "off" else self.guard,
+            node_token(self.settings.secret()),
         )
         life.push_async_callback(self.rocketmq.stop)
         if self.guard.is_on:
@@ -512,7 +521,6 @@ class Node(NodeParts):
             self.rocketmq.clients,
             self.admin.node_status,
             addresses=self.remoting_addresses,
-            keys=self.settings.rocketmq_keys(),
             settings=self.settings,
         )
         life.push_async_callback(self.remoting.stop)

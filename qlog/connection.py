@@ -7,23 +7,27 @@ client are imported when a command runs, so that help stays fast.
 import asyncio
 import gc
 import os
+import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qlog.contexts import Context, Contexts
-from qlog.parsed import Parsed, parse_duration
-from qlog.transport import transport
+from qlog.contexts import DEFAULT, Context, Contexts
+from qlog.parsed import Parsed, duration_text, parse_duration
+from qlog.progress import line_shown
+from qlog.server_program import is_server_missing
+from qlog.transport import TOKEN_VARIABLE, token_file, transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls, TlsCredentials
 from quorumlog.command_errors import CliError, ExitCode, nearest
 from quorumlog.errors import PemFileError, QuorumlogError, UnavailableError
+from quorumlog.foreign_text import shown
 from quorumlog.local_cluster import (
     CAUSES,
     DIRECTORY_VARIABLE,
@@ -32,6 +36,7 @@ from quorumlog.local_cluster import (
     known_servers,
 )
 from quorumlog.standard_output import wait_for_hang_up
+from quorumlog.user_files import UserFileError, read_user_text
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -42,9 +47,15 @@ SERVER_VARIABLE = "QUORUMLOG_SERVER"
 CA_VARIABLE = "QUORUMLOG_CLIENT_TLS_CA_FILE"
 CERTIFICATE_VARIABLE = "QUORUMLOG_CLIENT_TLS_CERTIFICATE_FILE"
 KEY_VARIABLE = "QUORUMLOG_CLIENT_TLS_KEY_FILE"
-"""Differs from the names of a node's settings: an exported variable must not change a node."""
+TLS_VARIABLES = (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE)
+"""Differ from the names of a node's settings: an exported variable must not change a node."""
 CALL_TIMEOUT_MS = 10_000
-_CONNECT_TIMEOUT_MS = 2_000
+CONNECT_TIMEOUT_MS = 2_000
+"""Without --timeout: a node that is just starting is met."""
+_SILENT_S = 0.3
+_SHOWN_LENGTH = 48
+"""Characters of addresses in a line of 80 columns, which goes away as a whole."""
+LEAVE_CONTEXT = f"qlog context use {DEFAULT}"
 _OF_LOCAL = "the cluster of 'qlog local'"
 _OF_DEFAULT = f"the default (no --server, {SERVER_VARIABLE}, context or local cluster)"
 _GC_THRESHOLDS = (20_000, 20, 20)
@@ -76,8 +87,8 @@ timeout_option = click.option(
     type=Parsed("duration", parse_duration),
     expose_value=False,
     callback=_keep_timeout,
-    help="Longest wait for an answer, or for what --until names: 500ms, 10s, 5m.  [default: 10s; "
-    "30s in 'qlog produce'; 1m with --until]",
+    help="Longest wait for an answer, or for what --until names: 500ms, 10s, 5m.  [default: 10s, "
+    "of them 2s for a first node; 30s in 'qlog produce'; 1m with --until]",
 )
 """Decorates a command with `--timeout`, which `call_timeout_ms` returns."""
 
@@ -121,14 +132,7 @@ def _addresses(server: str | None) -> tuple[str, str]:
         is_variable = source is click.core.ParameterSource.ENVIRONMENT
         origin = SERVER_VARIABLE if is_variable else "--server"
     else:
-        contexts = Contexts.load()
-        if (context := contexts.chosen()) is not None:
-            server, origin = context.server, f"context {contexts.current!r}"
-        elif (server := _local_servers()) is not None:
-            origin = _OF_LOCAL
-        else:
-            server = DEFAULT_SERVER
-            origin = _OF_DEFAULT
+        server, origin = default_addresses(Contexts.load())
     for one in server.split(","):
         if not is_address(one.strip()):
             raise CliError(
@@ -140,27 +144,51 @@ def _addresses(server: str | None) -> tuple[str, str]:
     return ",".join(one.strip() for one in server.split(",")), origin
 
 
+def default_addresses(contexts: Contexts) -> tuple[str, str]:
+    """Return the addresses without --server and its variable, and where they are from. Raises
+    CliError as `addresses` does."""
+    if (context := contexts.chosen()) is not None:
+        return context.server, f"context {contexts.current!r}"
+    if (server := _local_servers()) is not None:
+        return server, _OF_LOCAL
+    return DEFAULT_SERVER, _OF_DEFAULT
+
+
+def diversions(cluster: str) -> Iterator[tuple[str, str]]:
+    """Yield what sends commands elsewhere than to a cluster, with the command that ends that."""
+    given, contexts = os.environ.get(SERVER_VARIABLE), Contexts.load()
+    chosen = contexts.chosen()
+    for what, server, end in (
+        (SERVER_VARIABLE, given, f"unset {SERVER_VARIABLE}"),
+        (f"context {shown(contexts.current, 20)!r}", chosen and chosen.server, LEAVE_CONTEXT),
+    ):
+        if server and not {*server.split(",")} & {*cluster.split(",")}:
+            yield what, end
+
+
 def _local_servers() -> str | None:
     try:
         known = known_servers()
     except DamagedStateError as error:
-        do = "name another cluster with --server, or see 'qlog local status'"
+        do = "name another cluster with --server"
+        do += "" if is_server_missing() else ", or see 'qlog local status'"
         raise CliError(error.what, CAUSES[error.code], do, code=error.code) from error
     if known is None or known.is_running:
         return None if known is None else known.addresses
+    has_local, do = not is_server_missing(), f"name nodes: --server {DEFAULT_SERVER}"
     others = f"and no --server, {SERVER_VARIABLE} or context names another"
     if known.addresses:
         raise CliError(
             f"the local cluster in {default_directory()} is stopped",
             f"none of its nodes runs, {others}",
-            "start it: qlog local start",
+            "start it: qlog local start" if has_local else do,
             code="local.not_running",
         )
     is_named = os.environ.get(DIRECTORY_VARIABLE)
     raise CliError(
         f"there is no local cluster in {default_directory()}",
         f"{f'{DIRECTORY_VARIABLE} names it' if is_named else 'the directory is there'}, {others}",
-        f"start one: qlog local start, or name nodes: --server {DEFAULT_SERVER}",
+        f"start one: qlog local start, or {do}" if has_local else do,
         code="local.none",
     )
 
@@ -168,8 +196,7 @@ def _local_servers() -> str | None:
 def tls_files(server: str | None) -> ClientTls:
     """Return the files of the three variables if one is set, else those of the context if it names
     the addresses. Raises CliError for a certificate without a key."""
-    names = (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE)
-    files = ClientTls(*(os.environ.get(name, "") for name in names))
+    files = ClientTls(*(os.environ.get(name, "") for name in TLS_VARIABLES))
     if bool(files.key) != bool(files.certificate):
         raise CliError(
             f"only one of {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} is set",
@@ -189,12 +216,40 @@ def credentials(server: str | None) -> TlsCredentials | None:
     except PemFileError as error:
         contexts = Contexts.load()
         if (context := context_of(server)) is not None and context.tls == files:
-            error.cause = f"{error.cause}; context {contexts.current!r} names the file"
+            error.origin = f"context {contexts.current!r} names the file"
             error.remedy = (
                 f"put the file back, or make the context again: qlog context delete "
                 f"{contexts.current}, then qlog context create"
             )
         raise
+
+
+def token_path(server: str | None) -> str:
+    """Return the file of the token: that of `--token-file` or its variable, else of the context if
+    it names the addresses; empty: there is none, or the variable of the token goes before it."""
+    if (given := token_file()) or os.environ.get(TOKEN_VARIABLE):
+        return given
+    context = context_of(server)
+    return context.token_file if context else ""
+
+
+def token(server: str | None) -> str:
+    """Return the token that shows which user calls; empty: none. Raises CliError."""
+    path = token_path(server)
+    return read_token(path) if path else os.environ.get(TOKEN_VARIABLE, "").strip()
+
+
+def read_token(path: str) -> str:
+    """Return the token of a file. Raises CliError, without anything of the content."""
+    do = "name the file that 'qlog user' wrote, or make a token: qlog user token add"
+    try:
+        text = read_user_text(path).strip()
+        if re.fullmatch("[!-~]{1,255}", text) is None:
+            raise UserFileError("it holds something else than one line with a token", do)
+    except UserFileError as error:
+        what = f"the token cannot be read from {path}"
+        raise CliError(what, error.what, error.do, ExitCode.USAGE) from None
+    return text
 
 
 def context_of(server: str | None) -> Context | None:
@@ -205,24 +260,33 @@ def context_of(server: str | None) -> Context | None:
 
 @asynccontextmanager
 async def connected(
-    server: str | None, *, timeout_ms: int = CALL_TIMEOUT_MS
+    server: str | None, *, timeout_ms: int = CALL_TIMEOUT_MS, is_patient: bool = True
 ) -> "AsyncIterator[Client]":
     """Yield a client of the cluster for one command. Its errors about a topic or a consumer group
-    that does not exist propose near names."""
+    that does not exist propose near names. An impatient one takes a cluster to be down after 2 s,
+    whatever --timeout is."""
     import quorumlog
 
     timeout_ms = call_timeout_ms(timeout_ms)
     servers, origin = _addresses(server)
+    connect_ms = min(CONNECT_TIMEOUT_MS, timeout_ms)
+    connect_ms = call_timeout_ms(connect_ms) if is_patient else connect_ms
+    line = f"waiting for {shown(servers, _SHOWN_LENGTH)}, {duration_text(connect_ms)} at most"
     is_connected = False
     try:
-        async with quorumlog.connect(
-            servers,
-            timeout_ms=timeout_ms,
-            connect_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_ms),
-            credentials=credentials(server),
-            transport=transport(),
-        ) as client:
+        async with (
+            _waiting(line) as is_over,
+            quorumlog.connect(
+                servers,
+                timeout_ms=timeout_ms,
+                connect_timeout_ms=connect_ms,
+                credentials=credentials(server),
+                transport=transport(),
+                token=token(server),
+            ) as client,
+        ):
             is_connected = True
+            is_over()
             try:
                 yield client
             except QuorumlogError as error:
@@ -231,9 +295,36 @@ async def connected(
     except UnavailableError as error:
         if error.code == UnavailableError.code and not error.cause:
             error.cause = f"no node of {origin} could be reached, or a connection to one broke"
-        if not (is_connected or error.remedy) and origin in (_OF_LOCAL, _OF_DEFAULT):
-            error.proposal = "start nodes here with 'qlog local start', or "
+        elif not is_connected:
+            error.origin = f"{origin} gave the address"
+            if any(files := tls_files(server)):
+                own = context_of(server)
+                is_own = own is not None and own.tls == files
+                error.origin += " and the TLS files" if is_own else ", variables the TLS files"
+        if is_connected:
+            raise
+        if origin.startswith("context "):
+            error.proposal = f"leave {origin} with '{LEAVE_CONTEXT}', or "
+        elif not error.remedy and origin in (_OF_LOCAL, _OF_DEFAULT):
+            start = "start nodes here with 'qlog local start', or "
+            error.proposal = "name nodes with --server, or " if is_server_missing() else start
         raise
+
+
+@asynccontextmanager
+async def _waiting(text: str) -> AsyncIterator[Callable[[], None]]:
+    """Show a line on a terminal's stderr from 0.3 s on, until the function that is yielded is
+    called or the block ends. A shell that completes a word has no command, and no line."""
+    command = click.get_current_context(silent=True)
+    with ExitStack() as stack:
+
+        def show() -> None:
+            stack.enter_context(line_shown())(text)
+
+        if command is not None and sys.stderr.isatty():
+            waiting = asyncio.get_running_loop().call_later(_SILENT_S, show)
+            stack.callback(waiting.cancel)
+        yield stack.close
 
 
 async def propose(client: "Client", error: QuorumlogError) -> None:

@@ -7,7 +7,7 @@ command reads it.
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from shlex import quote
@@ -24,6 +24,7 @@ try:
 except ImportError:  # On Windows, where commands that write at once may undo each other.
     fcntl = None  # type: ignore[assignment]
 
+_HAS_LOCKS: Final = fcntl is not None
 DEFAULT: Final = "default"
 """The context without a choice: the local cluster, else the default address."""
 
@@ -38,6 +39,8 @@ class Context:
     """Access key and secret of the RocketMQ cluster that this one imports from."""
     source_ca: str = ""
     """Who signed the certificates of that cluster."""
+    token_file: str = ""
+    """With the token of the user that calls, which is not kept here."""
 
     @classmethod
     def of(cls, name: str, row: Any) -> "Context":
@@ -98,29 +101,51 @@ class Contexts:
     @contextmanager
     def changed(cls) -> Iterator["Contexts"]:
         """Yield the contexts, and replace the file at the end of the block, which is that of one
-        command at a time. Only the user may read it: it names where private keys are."""
-
-        def private(name: str | Path, flags: int) -> int:
-            return os.open(name, flags, 0o600)
-
+        command at a time. Only the user may read it: it names where private keys are. Without
+        contexts there is no file."""
         path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(path().with_suffix(".lock"), "a", opener=private) as lock:
-            if fcntl is not None:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        with _alone() if _HAS_LOCKS else nullcontext():
             contexts = cls.load()
             yield contexts
             rows = {
                 name: {**asdict(one), "tls": one.tls._asdict()}
                 for name, one in contexts.by_name.items()
             }
+            if not rows:
+                path().unlink(missing_ok=True)
+                return
             new = path().with_suffix(".new")
-            with open(new, "w", encoding="utf-8", opener=private) as stream:
+            with open(new, "w", encoding="utf-8", opener=_private) as stream:
                 json.dump({"current": contexts.current, "contexts": rows}, stream, indent=2)
             new.replace(path())
 
     def chosen(self) -> Context | None:
         """Return the context that commands use; None: the default one."""
         return self.by_name.get(self.current)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hold the lock file during the block, and remove it at the end: a command that waited makes
+    another one."""
+    name = path().with_suffix(".lock")
+    while True:
+        with open(name, "a", opener=_private) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                is_there = os.path.samestat(os.fstat(lock.fileno()), os.stat(name))
+            except FileNotFoundError:
+                continue
+            if is_there:
+                try:
+                    yield
+                finally:
+                    name.unlink()
+                return
+
+
+def _private(name: str | Path, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 def path() -> Path:

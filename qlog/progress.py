@@ -51,6 +51,19 @@ def lines_shown() -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
+def line_shown() -> Iterator[Callable[[str], None]]:
+    """Yield a function that overwrites a line on stderr, a terminal; the line goes at the end."""
+
+    def show(text: str) -> None:
+        print(f"\r\033[K{text}", end="", flush=True, file=styled(sys.stderr))
+
+    try:
+        yield show
+    finally:
+        show("")
+
+
+@contextmanager
 def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
     """Show a bar for each step, and remove the bars at the end; or write lines.
 

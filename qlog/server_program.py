@@ -11,6 +11,7 @@ import sys
 from importlib.util import find_spec
 
 from quorumlog.command_errors import CliError
+from quorumlog.local_cluster import CAUSES
 
 
 def is_server_missing() -> bool:
@@ -28,9 +29,10 @@ def enter_server() -> None:
         return
     if is_server_missing():
         raise CliError(
-            "the server of QuorumLog is not installed, and this command needs it",
-            "the distribution quorumlog has the SDK and the commands of clients",
-            "install the wheel of quorumlog-server beside it (see docs/start.md)",
+            "the server of QuorumLog is not installed, and this needs it",
+            CAUSES["local.no_server"],
+            "install the wheel of quorumlog-server: pip install quorumlog_server-*.whl",
+            code="local.no_server",
         )
     # -P: a folder of that name where the command runs must not be mistaken for ours.
     command = [sys.executable, "-P", "-m", "quorumlog_server", *sys.argv[1:]]

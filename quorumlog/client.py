@@ -56,10 +56,10 @@ from quorumlog.records.queues import Pair, Queue, queue_in
 from quorumlog.records.receipt import Receipt
 from quorumlog.transactions.consume import ConsumeTransaction, Stored
 from quorumlog.transactions.producer import TransactionalOptions, TransactionalProducer
+from quorumlog.user_tokens import TOKEN_LENGTH_MAX
 
 TIMEOUT_MS: Final = 30_000
 CONNECT_TIMEOUT_MS: Final = 10_000
-TOKEN_LENGTH_MAX: Final = 255
 GROUPS_MAX = 1_000  # Consumer groups whose stored offsets are remembered.
 TIMES_MAX = 16  # Different timeouts of consuming transactions: nodes remember few producers.
 
@@ -277,10 +277,10 @@ class Client:
     def pull_consumer(self, options: PullConsumerOptions) -> PullConsumer:
         """Make a consumer of queues from a position on: offset, "first", "end", "@TIME" or "-100".
 
-        The messages have one of the `tags`, and properties that make `sql` true
-        (docs/client.md). `until` ends before that position, at the latest where the queues ended
-        when it started. `node_id` reads from that very replica. `prefetch` batches of
-        `batch_size_bytes_max` are read ahead of each queue.
+        The messages have one of the `tags`, and properties that make `sql` true. `until` ends
+        before that position, at the latest where the queues ended when it started. `node_id` reads
+        from that very replica. `prefetch` batches of `batch_size_bytes_max` are read ahead of each
+        queue.
         """
         return self._made.add(PullConsumer(self._reads, options, self._timeout_ms))
 
@@ -515,7 +515,7 @@ def connect(
     reached, else gRPC. "framed" raises UnimplementedError for a node without one. All other calls
     go over gRPC. Credentials of gRPC, not of ClientTls, serve gRPC only.
 
-    `token` shows which user calls (docs/users.md). Without TLS whoever can read the network has it.
+    `token` shows which user calls (docs/users.md). Without TLS each host on the way can read it.
     """
     return Client(
         bootstrap,

@@ -219,6 +219,8 @@ def _explain_usage(error: click.UsageError) -> Explanation:
         near = nearest(wrong[1], options)
         if wrong[1] == "--from-beginning" and "--from" in options:  # As Kafka has it.
             near = _proposal(["--from first"])
+        if isinstance(command, click.Group) and wrong[1] in _OF_COMMANDS:
+            near = f"name it behind the command: {error.ctx.command_path} COMMAND {wrong[1]}; else "
         do = (near if is_option else _near_commands(wrong[1], command)) + do
     elif extra is not None and "--node" in options:
         do = _proposal([f"--node {extra[1]}"]) + do
@@ -276,7 +278,7 @@ def _explain_coded(error: Exception) -> Explanation:
     code, outcome = str(getattr(error, "code", "")), getattr(error, "outcome", None)
     outcome = getattr(outcome, "value", outcome)
     is_retryable = getattr(error, "retryable", False)
-    cause = cause or _cause(code, error)
+    cause = "; ".join(filter(None, (cause or _cause(code, error), getattr(error, "origin", ""))))
     if not what:
         what, do = do, "run it again" if is_retryable else f"see qlog explain {code}"
     return Explanation(
@@ -330,11 +332,14 @@ _SYNONYMS: Final = {
     "down": "stop",
 }
 """Our names of what other command lines call so."""
+_OF_COMMANDS: Final = {"-s", "--server", "--timeout", "-o", "--output"}
+"""Options that most commands have, and no group."""
 _LIKELY: Final = ("cluster ", "local ")
 """The groups whose commands are proposed before others of the same name."""
 _PROPOSALS_MAX: Final = 3
 _NOT_FOUND: Final = {
     *("unknown_topic", "unknown_group", "unknown_queue", "unknown_member", "unknown_transaction"),
+    *("unknown_user", "unknown_role"),
     *("not_found", "message_not_found", "value_not_found", "no_such_offset", "none", "no_node"),
 }
 _USAGE: Final = {"client.tls_file", "client.wrong_type", "config.invalid"}

@@ -34,7 +34,7 @@ class QuorumlogError(Exception):
     `faulty_records` are the messages with this fault in a batch that was refused as a whole, by
     number from 0; empty where that is not known. `proposal` begins the remedy on a command line,
     which is the end of the text, or `remedy`. `cause` stands for the meaning of the code if it is
-    known.
+    known; on a command line `origin` follows, which says where the command has its address from.
     """
 
     code: str = "client.error"
@@ -43,6 +43,7 @@ class QuorumlogError(Exception):
     proposal: str = ""
     remedy: str = ""
     cause: str = ""
+    origin: str = ""
 
     def __init__(
         self,

@@ -31,6 +31,7 @@ CAUSES: Final = {
     "local.no_home": "the default directory is in the home directory",
     "local.no_node": "the cluster was made without that node",
     "local.no_room": "the disk has less free space than a node needs",
+    "local.no_server": "quorumlog has what clients need, quorumlog-server has the rest",
     "local.none": "'qlog local start' has made none there",
     "local.not_running": "only a node that runs can be killed, paused and resumed",
     "local.not_ready": "a node is ready when it has a leader and has caught up with it",
@@ -47,7 +48,7 @@ _FORM: Final[dict[str, tuple[tuple[type, ...], bool]]] = {
     **dict.fromkeys(("address_port", "peer_port", "http_port"), _PORT),
     "nameserver_port": ((int,), False),
     **dict.fromkeys(("group", "host", "status_host"), _TEXT),
-    "is_removed": ((bool,), False),
+    **dict.fromkeys(("is_removed", "is_killed"), ((bool,), False)),
     "pid": ((int, type(None)), True),
     "started": ((str, type(None)), True),
 }

@@ -151,7 +151,9 @@ def printout_of(record: dict[str, Any], exit_code: ExitCode = ExitCode.OK) -> Pr
     "--peer",
     type=click.Choice(_PEERS),
     metavar="PEER",
-    help="Measure this one too, on the same disk and right afterwards: " + ", ".join(_PEERS) + ".",
+    help="Measure this system as well, right afterwards on the same disk: "
+    + ", ".join(_PEERS)
+    + ".",
 )
 @_place_options
 @_running_option
@@ -162,9 +164,10 @@ def produce(
     """Measure appends: atomic batches with several in flight, then one message at a time.
 
     Starts three nodes on this machine, each a process of its own; this process drives them through
-    the SDK. Only what has a receipt is counted. --peer does the same with three nodes of another
-    system, with as many in flight as suit it best; bench/peers/install makes them ready, and
-    bench/run compares all of them in one run.
+    the SDK. Only what has a receipt is counted. With --server it fills the topic 'bench' there with
+    as many messages as the cluster takes, and leaves it. --peer measures three nodes of another
+    system, with as many batches in flight as suit that best; bench/peers/install makes them ready,
+    and bench/run compares all of them in one run. docs/planning.md explains each row.
 
     \b
     Keys of -o json:
@@ -283,7 +286,7 @@ def consume(
 
 
 @click.command()
-@count_option("--kills", "kills", 10, "How often.")
+@count_option("--kills", "kills", 10, "Number of kills.")
 @seed_option
 @_place_options
 @printed
@@ -291,8 +294,8 @@ def failover(kills: int, seed: int, directory: str | None, flush: Flush) -> Prin
     """Measure failover: SIGKILL the leader under load, and wait for the next acked append.
 
     Each time: the clock starts before the kill and stops at the first receipt of a later term; the
-    node is started again, and the next kill waits until all nodes are level. At the end everything
-    is read back, and what was acked must be there once. A kill takes about five seconds.
+    node is started again, and the next kill waits until all nodes have caught up. At the end
+    everything is read back, and what was acked must be there once. A kill takes about five seconds.
 
     \b
     Keys of -o json:

@@ -173,7 +173,7 @@ def engine_job(as_json: bool, directory: str | None, source: str | None, seed: i
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
     place = JobDirectory.make(directory)
     with place.undone(), job_progress() as begin_step:
-        click.echo(f"The seed of this run is {seed}, its directory {place.path}.", err=True)
+        place.say(seed)
         summary = run_job(place.path, source or standard_library(), seed, begin_step)
     return summary.end(place, as_json=as_json)
 

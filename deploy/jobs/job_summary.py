@@ -20,6 +20,7 @@ from typing import NoReturn, Self
 import click
 
 from quorumlog.command_errors import CliError, ExitCode, report, take_signals
+from quorumlog.local_cluster import DIRECTORY_VARIABLE
 
 Rows = Sequence[tuple[str, str]]
 Reached = Callable[[int], None]
@@ -47,6 +48,13 @@ class JobDirectory:
                 do="name a new directory, or remove this one",
             )
         return cls(named, is_temporary=False)
+
+    def say(self, seed: int, *, is_kept: bool = False) -> None:
+        """Say where the run is, and by which seed; it may take long, or be interrupted."""
+        goes = " (removed if it passes)" if self.is_temporary and not is_kept else ""
+        click.echo(
+            f"The seed of this run is {seed}.\nIts directory is {self.path}{goes}.", err=True
+        )
 
     @contextmanager
     def undone(self) -> Iterator[None]:
@@ -251,11 +259,14 @@ class MainJobSummary(JobSummary):
             hints = [
                 f"The cluster runs in {s.directory}. Try:",
                 f"  export QUORUMLOG_SERVER={kept}",
+                f"  export {DIRECTORY_VARIABLE}={shlex.quote(os.path.abspath(s.directory or ''))}",
                 f"  {qlog} cluster status",
                 f"  {qlog} consume json --from first --until end | head",
                 f"  {qlog} message query json --key json/decoder.py",
-                f"  {qlog} local kill --leader --dir {s.directory}; {qlog} cluster status",
-                f"  {qlog} local stop --dir {s.directory} && rm -r {s.directory}",
+                f"  {qlog} local kill --leader; {qlog} cluster status",
+                "End the nodes, and remove their files:",
+                f"  {qlog} local stop && {qlog} local purge --yes",
+                f"  unset QUORUMLOG_SERVER {DIRECTORY_VARIABLE}",
             ]
         elif s.directory is not None:
             hints.insert(0, f"The nodes are stopped; their data and logs are in {s.directory}.")

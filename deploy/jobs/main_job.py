@@ -262,7 +262,7 @@ def main_job(
     place = JobDirectory.make(directory)
     summary = MainJobSummary(directory=place.path, seed=seed, nodes=NODE_COUNT)
     began = time.monotonic()
-    click.echo(f"The seed of this run is {seed}, its directory {place.path}.", err=True)
+    place.say(seed, is_kept=keep)
     cluster = LocalCluster.create(place.path, nodes=NODE_COUNT, flush="sync")
     with place.undone():
         try:

@@ -35,7 +35,7 @@ class HealthVerdict(NamedTuple):
     reason: str
 
 
-_LEADS: Final = HealthVerdict(True, "leads")  # Given in each turn of a leader.
+_LEADS: Final = HealthVerdict(True, "this node leads")  # Given in each turn of a leader.
 
 
 class Health:
@@ -101,7 +101,8 @@ class Health:
         if driver.role is not Role.LEADER:
             return HealthVerdict(True, f"node {driver.leader_id} leads")
         if not driver.is_ready:
-            return HealthVerdict(False, "leads, and applies what was committed before")
+            text = "this node leads, and serves once it has applied all entries committed before"
+            return HealthVerdict(False, text)
         if (error := self._refusal()) is not None:
-            return HealthVerdict(True, f"leads, and refuses appends: {error}")
+            return HealthVerdict(True, f"this node leads, and refuses appends: {error}")
         return _LEADS

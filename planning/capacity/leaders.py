@@ -114,18 +114,23 @@ def _chain(
         led[host].append(groups[name])
     for of_host in led.values():
         of_host.sort(key=lambda group: (-group.load, group.name))
-    mean = sum(loads.values()) / len(loads)
+    mean, sizes = sum(loads.values()) / len(loads), {groups[name].load for name in leads}
+    # Of equal groups a chain gains only if its end leads two less than its beginning.
+    least = min(loads.values()) + 2 * sizes.pop() if len(sizes) == 1 else 0.0
     for source in sorted(loads, key=lambda host: (-loads[host], host)):
-        if loads[source] <= mean:
+        if loads[source] <= mean or loads[source] < least:
             return None
-        chain = _chain_from(source, led, loads)
+        chain = _chain_from(source, groups, led, loads)
         if chain is not None:
             return chain
     return None
 
 
 def _chain_from(
-    source: str, led: Mapping[str, Sequence[LedGroup]], loads: Mapping[str, float]
+    source: str,
+    groups: Mapping[str, LedGroup],
+    led: Mapping[str, Sequence[LedGroup]],
+    loads: Mapping[str, float],
 ) -> list[LeaderMove] | None:
     """Search breadth first. A host is gone on from once, so that the search ends; each group that
     it leads is tried as the last link, for a small one may fit where a large one does not."""
@@ -140,7 +145,7 @@ def _chain_from(
                 if target not in loads or target == source or target in _targets(before):
                     continue
                 chain = [*before, LeaderMove(group.name, at, target)]
-                if _gain(chain, led, loads) > least:
+                if _gain(chain, groups, loads) > least:
                     return chain
                 if target not in reached:
                     reached[target] = chain
@@ -153,14 +158,12 @@ def _targets(chain: Sequence[LeaderMove]) -> set[str]:
 
 
 def _gain(
-    chain: Sequence[LeaderMove],
-    led: Mapping[str, Sequence[LedGroup]],
-    loads: Mapping[str, float],
+    chain: Sequence[LeaderMove], groups: Mapping[str, LedGroup], loads: Mapping[str, float]
 ) -> float:
     """Return by how much the sum of the squares of the loads falls."""
     change: dict[str, float] = {}
     for move in chain:
-        load = next(group.load for group in led[move.source] if group.name == move.group)
+        load = groups[move.group].load
         change[move.source] = change.get(move.source, 0.0) - load
         change[move.target] = change.get(move.target, 0.0) + load
     return sum(loads[host] ** 2 - (loads[host] + delta) ** 2 for host, delta in change.items())

@@ -90,9 +90,9 @@ def fleet(
 
     \b
     Examples:
-      qlog fleet --rate 3Mmsg/s --size 1KiB --batch 50 --broker-groups 300
+      qlog fleet --rate 300kmsg/s --size 1KiB --batch 50 --broker-groups 300
       qlog fleet --rate 100kmsg/s --size 1KiB --zones 3 --fault zone:z0@60+600
-      qlog fleet --rate 1Mmsg/s --size 512 --random-faults 20 --plot fleet.png
+      qlog fleet --rate 1Mmsg/s --size 512 --batch 50 --random-faults 20
 
     Ends with 0, or with 1 when a broker group lost its quorum or its log.
     """

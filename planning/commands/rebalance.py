@@ -76,10 +76,10 @@ async def rebalance(
     """Spread the leaders over the hosts.
 
     Shows the moves after which no host has more than 1.2 times the mean load; --apply makes them in
-    order, and stops at the first that fails. A node may lead if it answers, is a voter with its
-    whole log, is not draining, and is at most 1,000 entries behind. Nothing is moved in a cluster
-    without a hot host. No append is lost by a move; a node with another preferred_leader in its
-    settings takes the leadership back later.
+    order, and stops at the first that fails; applied says whether it made any. A node may lead if
+    it answers, is a voter with its whole log, is not draining, and is at most 1,000 entries behind.
+    Nothing is moved in a cluster without a hot host. No append is lost by a move; a node with
+    another preferred_leader in its settings takes the leadership back later.
 
     \b
     Keys of -o json:
@@ -112,9 +112,16 @@ async def rebalance(
             done = await client.admin.transfer_leadership(target_id, broker_group=name)
             row["term"] = done.term
             click.echo(f"broker group {name}: node {done.leader_id} leads", err=True)
-    record = _record(seen, moves, rows, is_applied=is_applied)
+    record = _record(seen, moves, rows, is_applied=is_applied and bool(moves))
     is_hot = record["hot_ratio_after"] > record["hot_above"]
-    return Printout(record, exit_code=ExitCode.FINDINGS if is_hot else ExitCode.OK)
+    none = (
+        "no move makes the hottest host colder" if is_hot else "the leaders are balanced: no moves"
+    )
+    return Printout(
+        record,
+        lines=[] if moves else [none],
+        exit_code=ExitCode.FINDINGS if is_hot else ExitCode.OK,
+    )
 
 
 class SeenLeaders:

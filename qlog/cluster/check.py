@@ -212,7 +212,10 @@ def check(
 async def _within_timeout(server: str | None, *options: Any) -> Report:
     timeout_ms = call_timeout_ms(CALL_TIMEOUT_MS)
     try:
-        async with asyncio.timeout(timeout_ms / 1000), connected(server) as client:
+        async with (
+            asyncio.timeout(timeout_ms / 1000),
+            connected(server, is_patient=False) as client,
+        ):
             return await _look(client, *options)
     except TimeoutError:
         raise DeadlineError(f"no answer within {timeout_ms} ms; raise --timeout") from None

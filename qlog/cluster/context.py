@@ -3,6 +3,7 @@
 Owns the options and the printing; the file is that of `qlog.contexts`.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,35 @@ from typing import Any
 import click
 
 from qlog.command_decorators import Printout, TableRows, printed
-from qlog.connection import DEFAULT_SERVER, addresses
+from qlog.connection import (
+    CALL_TIMEOUT_MS,
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_SERVER,
+    SERVER_VARIABLE,
+    TLS_VARIABLES,
+    addresses,
+    default_addresses,
+    read_token,
+)
 from qlog.contexts import DEFAULT, Context, Contexts
 from qlog.names import of
 from qlog.output import Row
+from qlog.parsed import duration_text
 from quorumlog.cluster.tls import ClientTls
 from quorumlog.command_errors import CliError, ExitCode, nearest
 from quorumlog.user_files import UserFileError, read_keys
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # As those of clusters and broker groups.
 
+_DEFAULT_IS = f"{DEFAULT!r} is the cluster of 'qlog local' on this machine, else {DEFAULT_SERVER}"
+
 
 @click.group()
 def context() -> None:
     """Save clusters under names, and choose the one that commands use.
 
-    A context is the addresses of a cluster, its TLS files, and the files by which 'qlog rocketmq
-    import' enters the source: nodes take no other credentials than certificates. --server and
+    A context is the addresses of a cluster, its TLS files, the path of the file with your token,
+    and the files by which 'qlog rocketmq import' enters the source. --server and
     QUORUMLOG_SERVER come before it, and then its files are not used either; variables and options
     that name files come before its files. The context 'default' is the cluster of 'qlog local',
     else 127.0.0.1:8081. All are in quorumlog/contexts.json in XDG_CONFIG_HOME (~/.config), for
@@ -34,9 +47,8 @@ def context() -> None:
     """
 
 
-_name_argument = click.argument(
-    "name", metavar="NAME", shell_complete=of(lambda _context: [DEFAULT, *Contexts.load().by_name])
-)
+_complete = of(lambda _context: [DEFAULT, *Contexts.load().by_name])
+_name_argument = click.argument("name", metavar="NAME", shell_complete=_complete)
 
 
 @context.command()
@@ -47,6 +59,7 @@ _name_argument = click.argument(
     "--tls-certificate", "certificate", default="", metavar="FILE", help="Your own certificate."
 )
 @click.option("--tls-key", "key", default="", metavar="FILE", help="Its private key.")
+@click.option("--token-file", default="", metavar="FILE", help="With your token; its path is kept.")
 @click.option(
     "--source-keys",
     default="",
@@ -58,15 +71,16 @@ _name_argument = click.argument(
 )
 @printed
 def create(
-    name: str, server: str, source_keys: str, source_ca: str, **files: str
-) -> dict[str, Any]:
+    name: str, server: str, token_file: str, source_keys: str, source_ca: str, **files: str
+) -> Printout:
     """Save a cluster under a name. Its files are read once, so that a wrong one is found now.
 
     A name has 1 to 64 of letters, digits, '.', '_' and '-', the first no sign.
 
     \b
     Keys of -o json:
-      context, server
+      context, server, tls_ca, tls_certificate, tls_key, token_file, source_ca
+      source_keys ("set", or null without any)
 
     \b
     Examples:
@@ -85,7 +99,9 @@ def create(
             ExitCode.USAGE,
         )
     tls = ClientTls(**{one: _absolute(file) for one, file in files.items()})
-    new = Context(server, tls, _absolute(source_keys), _absolute(source_ca))
+    new = Context(server, tls, *map(_absolute, (source_keys, source_ca, token_file)))
+    if token_file:
+        read_token(new.token_file)
     for each in (tls, ClientTls(ca=new.source_ca)):
         each.credentials()
     try:
@@ -101,7 +117,17 @@ def create(
                 f"choose another name, or delete it: qlog context delete {name}",
             )
         contexts.by_name[name] = new
-    return {"context": name, "server": server}
+    row = {"context": name, **_values(new)}
+    return Printout(row, omitted=[key for key, value in row.items() if value is None])
+
+
+def _values(context: Context) -> dict[str, str | None]:
+    """Return what a context has, by name, without secrets; None: it has none."""
+    files = {f"tls_{name}": file for name, file in context.tls._asdict().items()}
+    values = {"server": context.server, **files, "token_file": context.token_file}
+    values["source_ca"] = context.source_ca
+    values["source_keys"] = "set" if context.source_keys else ""
+    return {name: value or None for name, value in values.items()}
 
 
 def _absolute(file: str) -> str:
@@ -136,7 +162,8 @@ def list_contexts() -> Printout:
 
     \b
     Keys of -o json:
-      is_current, context, server, tls_ca, tls_certificate, tls_key, source_ca
+      is_current, context, server, tls_ca, tls_certificate, tls_key, token_file,
+      source_ca
       source_keys ("set", or null without any)
 
     \b
@@ -147,15 +174,57 @@ def list_contexts() -> Printout:
     contexts = Contexts.load()
     none = Context("", ClientTls())
     rows: list[Row] = [
-        {"is_current": name == contexts.current, "context": name, "server": one.server or None}
-        | {f"tls_{file}": path or None for file, path in one.tls._asdict().items()}
-        | {"source_ca": one.source_ca or None, "source_keys": "set" if one.source_keys else None}
+        {"is_current": name == contexts.current, "context": name, **_values(one)}
         for name, one in sorted({DEFAULT: none, **contexts.by_name}.items())
     ]
     marked = [{"": "*" if row["is_current"] else "", **row} for row in rows]
     columns = ("", *list(rows[0])[1:])
     shown = [{name: row[name] for name in columns} for row in marked]
-    return Printout(rows, table=[TableRows(columns, shown)])
+    of_variable = os.environ.get(SERVER_VARIABLE) and f"; {SERVER_VARIABLE} is set, and goes first"
+    lines = [f"{_DEFAULT_IS}.", f"commands use {contexts.current!r}{of_variable or ''}"]
+    return Printout(rows, table=[TableRows(columns, shown)], lines=lines)
+
+
+@context.command()
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=_complete)
+@printed
+def show(name: str | None) -> list[Row]:
+    """Show what a context gives to commands, or without NAME what they use now.
+
+    Without NAME, variables go before the context, as they do in commands.
+
+    \b
+    Keys of -o json:
+      name, value, source
+
+    \b
+    Examples:
+      qlog context show
+      qlog context show prod
+    """
+    contexts, variables = Contexts.load(), os.environ if name is None else {}
+    if name is not None:
+        _check_there(contexts, name)
+        contexts.current = name
+    chosen = contexts.chosen()
+    server = variables.get(SERVER_VARIABLE)
+    values = _values(Context("", ClientTls()) if server or not chosen else chosen)
+    sources = {each: f"context {contexts.current!r}" for each, value in values.items() if value}
+    try:
+        found = (server, SERVER_VARIABLE) if server else default_addresses(contexts)
+        values["server"], sources["server"] = found
+    except CliError as error:  # A local cluster that is stopped.
+        sources["server"] = error.explanation.what
+    names = dict(zip(("tls_ca", "tls_certificate", "tls_key"), TLS_VARIABLES, strict=True))
+    if any(variables.get(variable) for variable in TLS_VARIABLES):
+        values |= {each: variables.get(variable) or None for each, variable in names.items()}
+        sources |= names
+    for each, ms in (("timeout", CALL_TIMEOUT_MS), ("connect_timeout", CONNECT_TIMEOUT_MS)):
+        values[each], sources[each] = duration_text(ms), "the default; --timeout sets it"
+    return [
+        {"name": each, "value": value, "source": sources.get(each)}
+        for each, value in values.items()
+    ]
 
 
 @context.command()
@@ -179,10 +248,7 @@ def delete(name: str) -> Printout:
         was_current = contexts.current == name
         if was_current:
             contexts.current = DEFAULT
-    falls_back = (
-        f"it was the current one: commands use {DEFAULT!r} now, the cluster of 'qlog local', else "
-        f"{DEFAULT_SERVER}"
-    )
+    falls_back = f"it was the current one: commands use {DEFAULT!r} now. {_DEFAULT_IS}"
     return Printout(
         {"context": name, "deleted": True, "current": contexts.current},
         lines=[falls_back] if was_current else [],

@@ -37,10 +37,10 @@ async def status(client: "Client") -> Printout:
     """Show the master, what each replica holds, and what was lost by changes of masters.
 
     An epoch is the time of one master; a later one has a higher number. copies is on how many nodes
-    sync_master has an append synced before it acks. A log position is a byte of the log. Readers
-    see the log up to confirm_log_position. A replica is in sync when it counts as a copy and holds
-    all that readers see. A loss is always the end of a log: the bytes are in the file that it
-    names, which 'qlog store inspect' opens.
+    an append is synced before it is acked: 1 under async_master. A log position is a byte of the
+    log. Readers see the log up to confirm_log_position. A replica is in sync when it counts as a
+    copy and holds all that readers see. A loss is always the end of a log: the bytes are in the
+    file that it names, which 'qlog store inspect' opens.
 
     \b
     Keys of -o json:
@@ -62,10 +62,12 @@ async def status(client: "Client") -> Printout:
     group = await client.admin.ha_group()
     nodes, losses, wrong = _node_rows(group), _loss_rows(group), _problems(group)
     summary = _summary(group) | {"healthy": not wrong, "problems": wrong}
+    required = f"{summary['copies']} before an ack, {len(summary['in_sync'])} in sync"
     return Printout(
         {**summary, "nodes": nodes, "losses": losses},
         table=[
-            {key: value for key, value in summary.items() if key != "problems"},
+            {key: value for key, value in summary.items() if key != "problems"}
+            | ({"copies": required} if summary["copies"] else {}),
             TableRows(_NODE_COLUMNS, nodes),
             *([TableRows(_LOSS_COLUMNS, losses)] if losses else []),
         ],
@@ -101,12 +103,13 @@ def _summary(group: "HaGroup") -> dict[str, Any]:
     up = [node for node in group.nodes if not is_down(node)]
     newest = max(up, key=lambda node: node.epoch, default=None)
     master = group.master
+    mode = (master or newest).mode if newest else None
     return {
         "broker_group": newest.broker_group if newest else None,
         "master_id": master.node_id if master else None,
         "epoch": newest.epoch if newest else None,
-        "mode": (master or newest).mode if newest else None,
-        "copies": newest.copies if newest else None,
+        "mode": mode,
+        "copies": 1 if mode == "async" else newest.copies if newest else None,
         "node_count": len(newest.node_ids) if newest else None,
         "in_sync": list(master.in_sync) if master else [],
     }

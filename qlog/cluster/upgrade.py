@@ -30,7 +30,7 @@ def upgrade() -> None:
     """Show which nodes have the new build, and end a rolling upgrade.
 
     A broker group works at a level that all its builds have. Until an upgrade is finalized, each
-    node may go back to the build before. docs/upgrading.md has the steps.
+    node may go back to the build before.
     """
 
 

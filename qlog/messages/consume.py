@@ -135,15 +135,15 @@ class Job:
     show_default=True,
     metavar="first|end|OFFSET|-COUNT|@TIME",
     type=Parsed("position", _position),
-    help="Where to begin in each queue, as -100 for the newest hundred; with --group, in those "
-    "without a stored offset.",
+    help="Where to begin in each queue; -100: at its newest hundred. With --group only queues "
+    "without a stored offset begin there.",
 )
 @click.option(
     "--until",
     metavar="end|OFFSET|@TIME",
     type=Parsed("position", _until),
-    help="Stop before this place of each queue, at the latest at what is the end when the command "
-    "begins.",
+    help="Stop before this place of each queue, or where the queue ended when the command began, "
+    "whichever comes first.",
 )
 @click.option(
     "--queue",
@@ -155,7 +155,10 @@ class Job:
 )
 @click.option("--max-count", type=click.IntRange(min=1), help="Stop after this number of messages.")
 @click.option(
-    "--tag", "tags", multiple=True, help="Only messages with this tag; given again: or that."
+    "--tag",
+    "tags",
+    multiple=True,
+    help="Only messages with this tag; may be given again for further tags.",
 )
 @click.option(
     "--sql", default="", metavar="FILTER", help="Only messages whose properties make it true."
@@ -193,10 +196,10 @@ def consume(
     In a queue, messages come in their order; queues are mixed. With --group each message goes to
     one member, and offsets are committed after it was written: a crash may repeat a message. With
     --pop any number of consumers share any number of queues, and a message that was not written
-    comes again after 30 s; --until end ends when nothing is left that is not in flight. TIME
-    is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m. Ctrl-C ends
-    it, commits what was written, and is no failure unless --until or --max-count were given, or
-    the reader of the output has stopped.
+    comes again after 30 s; with --until end it ends when other consumers have all that is left.
+    TIME is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m. Ctrl-C
+    ends it and commits what was written. It ends with 0 then, and with 130 before the end that
+    --until or --max-count name, or when the reader of the output has stopped.
 
     \b
     --format, as of kcat and rpk; no newline is added:

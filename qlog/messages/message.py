@@ -3,6 +3,8 @@
 Owns the options and the printing.
 """
 
+import re
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,13 +16,22 @@ from qlog.connection import ask, server_option
 from qlog.message_rows import COLUMNS, message_row, table_row, time_text
 from qlog.output import Row, say_if_more
 from qlog.parsed import TIME
-from quorumlog.command_errors import ExitCode
+from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
     from quorumlog.records.message import Message
 
 _FIND_COUNT_MAX = 64
+_ID = re.compile("(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")  # Of a store at an address of IPv4 or IPv6.
+_UNIQUE_KEY = re.compile(r"[0-9A-Fa-f]{34}")
+"""As clients of RocketMQ 5 make and print them; the id in a receipt has 32 digits, 56 with IPv6."""
+
+topic_option = click.option(
+    "--topic",
+    shell_complete=names.topics,
+    help="Take ID for the unique key of a message in this topic: clients of RocketMQ print it.",
+)
 
 
 @click.group()
@@ -30,8 +41,9 @@ def message() -> None:
 
 @message.command()
 @click.argument("message_id", metavar="ID")
+@topic_option
 @cluster_command
-async def get(client: "Client", message_id: str) -> Row:
+async def get(client: "Client", message_id: str, topic: str | None) -> Row:
     """Show the message with an id, as a receipt or `qlog consume -o jsonl` names it.
 
     \b
@@ -45,8 +57,10 @@ async def get(client: "Client", message_id: str) -> Row:
     Examples:
       qlog message get 7F00000100001F910000000000000ACC
       qlog message get 7F00000100001F910000000000000ACC -o json | jq -r .body
+      qlog message get 0102A5B4C6D80003E9094C1A2B00000000 --topic orders
     """
-    return message_row(await client.get_message(message_id))
+    found = await _by_unique_key(client, message_id, topic)
+    return message_row(found or await client.get_message(message_id))
 
 
 @message.command()
@@ -96,7 +110,7 @@ async def query(
 
 
 @message.command()
-@click.argument("topic", metavar="[TOPIC]", required=False)
+@click.argument("topic", metavar="[TOPIC|ID]", required=False)
 @click.option("--id", "message_id", metavar="ID", help="The id in a receipt; needs no TOPIC.")
 @click.option("--key", help="A key that it was sent with.")
 @click.option("--unique", metavar="KEY", help="Its unique key (UNIQ_KEY).")
@@ -120,13 +134,24 @@ def find(
 
     \b
     Examples:
-      qlog message find --id 7F00000100001F910000000000000ACC
+      qlog message find 7F00000100001F910000000000000ACC
       qlog message find orders --key order-17
       qlog message find orders --unique 0A00000100001F91018F2C5B00000ACC -o json
 
     Ends with 0 when there is one, and with 1 when there is none.
     """
-    if [message_id, key, unique].count(None) != 2:
+    given = [message_id, key, unique].count(None)
+    if topic is not None and given == 3 and _ID.fullmatch(topic):
+        topic, message_id, given = None, topic, 2
+    if given == 3:
+        topic = topic or "TOPIC"
+        raise CliError(
+            "neither an id nor a key says which message is meant",
+            "an id in a receipt has 32 or 56 hexadecimal digits; a key is one of a TOPIC",
+            f"qlog message find {shlex.quote(topic)} --key KEY, or qlog message find ID",
+            ExitCode.USAGE,
+        )
+    if given != 2:
         raise click.UsageError("name one of --id, --key and --unique")
     if message_id is None and topic is None:
         raise click.UsageError("a key is one of a TOPIC; name it")
@@ -150,8 +175,9 @@ def find(
 
 @message.command()
 @click.argument("message_id", metavar="ID")
+@topic_option
 @cluster_command
-async def trace(client: "Client", message_id: str) -> Printout:
+async def trace(client: "Client", message_id: str, topic: str | None) -> Printout:
     """Show what became of a message: stored, delayed, committed, consumed, retried, dead.
 
     It is found in the log and in the state when you ask, nothing is written for it beforehand. A
@@ -170,7 +196,10 @@ async def trace(client: "Client", message_id: str) -> Printout:
     Examples:
       qlog message trace 7F00000100001F910000000000000ACC
       qlog message trace 7F00000100001F910000000000000ACC -o json | jq .events
+      qlog message trace 0102A5B4C6D80003E9094C1A2B00000000 --topic orders
     """
+    if found := await _by_unique_key(client, message_id, topic):
+        message_id = found.message_id
     traced = await client.admin.trace_message(message_id)
     if traced.message is not None:
         topic, queue_id = traced.message.topic, traced.message.queue_id
@@ -200,6 +229,29 @@ async def trace(client: "Client", message_id: str) -> Printout:
         at = time_text(event.unix_ms) if event.unix_ms else None
         lines.append({"kind": event.kind, "time": at, **place})
     return Printout({**record, "events": events}, table=[{**record, "events": lines}])
+
+
+async def _by_unique_key(client: "Client", key: str, topic: str | None) -> "Message | None":
+    """Return the newest message of a topic with this unique key; None without a topic.
+
+    Raises NotFoundError, and CliError for what can be no id."""
+    from quorumlog.errors import NotFoundError
+
+    if topic is None:
+        if _UNIQUE_KEY.fullmatch(key) is None:
+            return None
+        command = click.get_current_context().command_path
+        raise CliError(
+            f"{key} is the unique key of a message, and not its id",
+            "clients of RocketMQ 5 print it; it is looked up in one topic",
+            f"name the topic: {command} {key} --topic TOPIC",
+            ExitCode.USAGE,
+        )
+    messages = await client.query_by_key(topic, key, max_count=1)
+    if not messages:
+        text = f"no message of topic {topic} has the unique key {key}; check both"
+        raise NotFoundError(text, code="node.message_not_found")
+    return messages[-1]
 
 
 def _printout(messages: "Sequence[Message]") -> Printout:

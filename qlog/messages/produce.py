@@ -184,7 +184,8 @@ class Tally:
             sums[1] = max(sums[1], time_us)
 
     async def give_up(self, producer: "Producer") -> None:
-        """Stop waiting: messages without a receipt become unknown, which is no new error."""
+        """Stop waiting: messages that were sent become unknown, others fail; neither is a new
+        error."""
         error = self.first_error
         await producer.abort()
         await self.settle()
@@ -261,8 +262,8 @@ _TIME = Parsed("time", lambda text: parse_time(text) / 1000)
     "form of each line, as '%k:%s': %k key, %s or %v body, %g tag, %p queue.",
 )
 @click.option("--key-separator", metavar="TEXT", help="The same as --format '%kTEXT%s'.")
-@click.option("--key", help="Key of each message without one.")
-@click.option("--tag", help="Tag of each message without one.")
+@click.option("--key", help="Key of each message for which the input has none.")
+@click.option("--tag", help="Tag of each message for which the input has none.")
 @click.option(
     "--property",
     "properties",
@@ -298,18 +299,19 @@ _TIME = Parsed("time", lambda text: parse_time(text) / 1000)
 def produce(server: str | None, output: Format, key_separator: str | None, **options: Any) -> int:
     """Send messages from a file or a pipe.
 
-    Prints how many were acked: what has no receipt is not counted as sent. An error before anything
-    was sent stands alone. After the first failure nothing more is read; acked_in_order_count says
-    how many from the first on a new run may skip. Ctrl-C stops reading and waits for receipts; a
-    second Ctrl-C does not wait, and says how many are unknown. Consumers unpack compressed bodies;
-    lz4 and zstd need the extra `compression` on both sides: pip install 'quorumlog[compression]'.
+    Prints how many messages were acked: only those with a receipt count. An error before anything
+    was sent is printed alone. After the first failure it reads no more; acked_in_order_count is the
+    number of messages acked before it, which a new run may skip. Ctrl-C stops reading and waits for
+    receipts; a second Ctrl-C does not wait, and counts messages without a receipt as unknown: they
+    may be in the log. Consumers unpack compressed bodies; lz4 and zstd need the extra `compression`
+    on both sides: pip install 'quorumlog[compression]'.
 
     \b
     JSON of --format jsonl, as `qlog consume -o jsonl` writes it:
       {"body": "text", "body_encoding": "utf-8|base64", "key": "k", "tag": "t",
        "queue_id": 0, "properties": {"a": "b"}}      only body is needed
-    Each line is UTF-8; one with a key twice, or one that no message has, is
-    refused.
+    Each line is UTF-8. A line is refused that has a key twice, or a key that is
+    not among these or those of `qlog consume -o jsonl`.
 
     \b
     Keys of -o json:
@@ -319,9 +321,14 @@ def produce(server: str | None, output: Format, key_separator: str | None, **opt
       times
       times: stage, mean_ms, max_ms
 
-    The stages of a receipt: total (from the producer and back), leader (of it, at
-    the leader); of that queued (for room), sent (written, and sent to the other
-    nodes), quorum and applied.
+    \b
+    times has the stages of a batch:
+      total    from its first message in the producer to its receipt
+      leader   of that, at the leader; the next four are its parts
+      queued   until the leader has room
+      sent     until it is written, and sent to the other nodes
+      quorum   until enough nodes have it
+      applied  until readers see it, and the receipt leaves
 
     \b
     Examples:
@@ -335,8 +342,8 @@ def produce(server: str | None, output: Format, key_separator: str | None, **opt
       echo 'wake up' | qlog produce alarms --delay 10m
       qlog produce reports --file report.json --format raw --compression zlib
 
-    Ends with 0 when every message was acked, with 7 when it is unknown of one whether it is in the
-    log, else with the code of the first failure (qlog --help has all), and with 130 after Ctrl-C.
+    Ends with 0 when every message was acked, with 7 when one may be in the log or not,
+    else with the code of the first failure (qlog --help has all), and with 130 after Ctrl-C.
     """
     job = Job(**options)
     if key_separator == "" or (key_separator and job.input_format != InputFormat.LINES):

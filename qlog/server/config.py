@@ -105,7 +105,8 @@ def show(file: str | None, with_origin: bool, output: Format, **flags: Any) -> i
         | ({"origin": loaded.origins[name]} if with_origin else {})
         for name in Settings.model_fields
     ]
-    print_rows(rows, output, columns=("setting", "value", "origin")[: 2 + with_origin])
+    columns = ("setting", "origin", "value") if with_origin else ("setting", "value")
+    print_rows(rows, output, columns=columns)
     return ExitCode.OK
 
 

@@ -18,13 +18,13 @@ import click
 from qlog import names
 from qlog.cluster.node_rows import with_roles
 from qlog.command_decorators import Printout, TableRows, print_printout
-from qlog.connection import confirm, timeout_option
+from qlog.connection import confirm, diversions, timeout_option
 from qlog.output import Format, counted, output_option
 from qlog.parsed import Parsed, parse_duration
-from qlog.progress import lines_shown
+from qlog.progress import line_shown, lines_shown
+from qlog.transport import TOKEN_FILE_VARIABLE
 from qlog.watch import Condition, watched
 from quorumlog.command_errors import CliError, ExitCode, exit_code_of
-from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
     from deploy.local import LocalCluster, LocalError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _STATE_COLUMNS = (
     "node_id", "broker_group", "state", "role", "is_ready", "term", "leader_id", "commit_index",
     "applied_index", "address", "peer_address", "http_address", "pid", "directory", "detail",
-    "cluster_id",
+    "cluster_id", "console_address",
 )  # fmt: skip
 _TABLE_COLUMNS = (
     "node_id", "state", "role", "is_ready", "term", "commit_index", "address", "http_address",
@@ -102,6 +102,12 @@ dir_option = click.option(
     "10911 on; a send makes its topic.",
 )
 @click.option(
+    "--users",
+    is_flag=True,
+    default=None,
+    help="A new cluster has users on, and a file with the token of the first one, admin.",
+)
+@click.option(
     "--setting",
     multiple=True,
     metavar="NAME=VALUE",
@@ -122,6 +128,7 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
       qlog local start --broker-groups 2
       qlog local start --replication sync_master && qlog ha status
       qlog local start --rocketmq
+      qlog local start --users
       qlog local start -o json | jq -r '.[].address'
     """
     from deploy.local import default_directory
@@ -139,9 +146,15 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
     if output is Format.TABLE:
         done = f"started {_count(started)}" if started else "all nodes were running already"
         click.echo(f"\n{done}; clients connect to\n  {cluster.bootstrap}\nnext:")
+        with suppress(CliError):  # Of the file of contexts; the next command says it.
+            for what, end in diversions(cluster.bootstrap):
+                click.echo(f"  # {what} sends commands elsewhere; this ends that:\n  {end}")
         if "--dir" in cluster.command("status"):
             variable = f"{DIRECTORY_VARIABLE}={shlex.quote(str(cluster.directory))}"
             click.echo(f"  # other commands find it by this:\n  export {variable}")
+        if cluster.token_path is not None:
+            variable = f"{TOKEN_FILE_VARIABLE}={shlex.quote(str(cluster.token_path))}"
+            click.echo(f"  # users are on; by this you are the user admin:\n  export {variable}")
         first = ("qlog topic create orders",) if is_new else ()
         for words in (*first, *map(cluster.command, ("status", "stop"))):
             click.echo(f"  {words}")
@@ -221,12 +234,13 @@ def status(directory: str | None) -> Printout:
     Keys of -o json:
       node_id, broker_group, state, role, is_ready, term, leader_id,
       commit_index, applied_index, address, peer_address, http_address, pid,
-      directory, detail, cluster_id
+      directory, detail, cluster_id, console_address
     """
     with _explained():
         cluster = _opened(directory)
+        printout = _status(cluster)
         line = f"The store of node N is in {cluster.directory}/node-N/data."
-        return dataclasses.replace(_status(cluster), lines=[line])
+        return dataclasses.replace(printout, lines=[line, *printout.lines])
 
 
 @local.command()
@@ -377,6 +391,7 @@ class _Given(NamedTuple):
     flush: str | None
     replication: str | None
     rocketmq: bool | None
+    users: bool | None
     setting: dict[str, object] | None
 
 
@@ -442,6 +457,7 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
                 replication=given.replication or "raft",
                 base_port=given.port,
                 rocketmq=bool(given.rocketmq),
+                users=bool(given.users),
                 settings=given.setting,
             )
         except ConfigError as wrong:
@@ -455,6 +471,7 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
         cluster.flush,
         cluster.replication,
         cluster.has_rocketmq,
+        cluster.token_path is not None,
         setting=None,
     )
     differs = [
@@ -469,7 +486,8 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
             f"it has {node_count} nodes in each of {counted(group_count, 'broker group')}, "
             f"from port {cluster.base_port} on, flush={cluster.flush}, "
             f"replication={cluster.replication}"
-            f"{', at RocketMQ ports' if cluster.has_rocketmq else ''}",
+            f"{', at RocketMQ ports' if cluster.has_rocketmq else ''}"
+            f"{', with users' if cluster.token_path else ''}",
             f"start it without {differs[0]}, name another directory with --dir, or delete it with "
             f"its messages first: {' && '.join(map(cluster.command, steps))}",
         )
@@ -480,14 +498,20 @@ def _status(cluster: "LocalCluster") -> Printout:
     states = [dataclasses.asdict(state) for state in cluster.status()]
     for state in states:
         state["role"] = state["role"] or None
-        state["detail"] = state["detail"] or None
+        for name in ("detail", "console_address"):
+            state[name] = state[name] or None
         state["cluster_id"] = cluster.cluster_id
     rows = [{name: state[name] for name in _STATE_COLUMNS} for state in states]
     columns = ("broker_group", *_TABLE_COLUMNS) if len(cluster.groups) > 1 else _TABLE_COLUMNS
     people = with_roles(rows, cluster.replication)
     table = [TableRows(columns, [{name: row[name] for name in columns} for row in people])]
     code = ExitCode.OK if _is_healthy(rows) else ExitCode.FINDINGS
-    return Printout(rows, table=table, exit_code=code)
+    consoles = [row for row in rows if row["console_address"]]
+    lines = [
+        f"The console of node {row['node_id']}: http://{row['console_address']}/"
+        for row in consoles[:1]  # Each shows the whole cluster.
+    ]
+    return Printout(rows, table=table, lines=lines, exit_code=code)
 
 
 def _count(nodes: list[int]) -> str:
@@ -514,15 +538,5 @@ def cli_error(error: "LocalError") -> CliError:
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
     """Yield a function that overwrites a line on a terminal's stderr; elsewhere it writes lines."""
-    if not sys.stderr.isatty():
-        with lines_shown() as say:
-            yield say
-        return
-
-    def show(text: str) -> None:
-        print(f"\r\033[K{text}", end="", flush=True, file=styled(sys.stderr))
-
-    try:
+    with line_shown() if sys.stderr.isatty() else lines_shown() as show:
         yield show
-    finally:
-        print("\r\033[K", end="", flush=True, file=styled(sys.stderr))

@@ -92,13 +92,15 @@ def dev(directory: Path, hosts: tuple[str, ...], output: Format) -> int:
         made = {"settings": settings, "environment": environment, "hosts": hosts, "ends": ends}
         print_record(made, output)
         return ExitCode.OK
-    click.echo(f"# until {authority.ends:%Y-%m-%d}, for {', '.join(hosts)}; not for production")
+    click.echo(f"# until {authority.ends:%Y-%m-%d}, not for production")
+    click.echo(f"# for {', '.join(hosts)}")
     click.echo("# into node.toml of each node:")
     for name, value in settings.items():
         click.echo(f"{name} = {'true' if value is True else _quoted(str(value))}")
     click.echo("# or three nodes on this machine:")
     given = [f"{name}={'true' if value is True else value}" for name, value in settings.items()]
-    click.echo(" ".join(["qlog local start", *(f"--setting {shlex.quote(one)}" for one in given)]))
+    words = ["qlog local start", *(f"--setting {shlex.quote(one)}" for one in given)]
+    click.echo(" \\\n  ".join(words))
     click.echo("# into the shell of qlog:")
     for name, path in environment.items():
         click.echo(f"export {name}={shlex.quote(path)}")

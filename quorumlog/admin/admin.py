@@ -2,7 +2,7 @@
 
 Owns the calls of AdminService and the names of all administrative calls; must not know how calls
 find the leader (`calls`). Changes go to the leader; a call about one node goes to that node.
-Consumer groups, messages and transactions are modules beside it.
+Consumer groups, messages, transactions and users are modules beside it.
 """
 
 import asyncio
@@ -37,6 +37,7 @@ from quorumlog.admin.types import (
     TopicInfo,
     TopicPage,
 )
+from quorumlog.admin.users import UserAdmin
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.retry import Deadline
@@ -54,7 +55,7 @@ STATUS_TIMEOUT_MS: Final = 2_000  # For all nodes of a group together, in `clust
 
 
 @checked
-class Admin(GroupAdmin, MessageAdmin):
+class Admin(GroupAdmin, MessageAdmin, UserAdmin):
     """Administers the cluster that a client is connected to; `client.admin`.
 
     Every call raises QuorumlogError; `outcome` tells whether the failed call may have had an
@@ -363,8 +364,8 @@ class Admin(GroupAdmin, MessageAdmin):
     async def accept_loss(self, node_id: int, *, confirm_cluster_id: str) -> None:
         """Let the cluster continue with the log of this node after a power loss of a majority.
 
-        For flush=async. Acknowledged messages may be missing afterwards; docs/operations.md says
-        when to do this.
+        For flush=async, after a majority has lost its last messages: acknowledged ones may be
+        missing afterwards.
         """
         request = admin_pb2.AcceptLossRequest(confirm_cluster_id=confirm_cluster_id)
         await self._at(node_id, request, is_read=False)

@@ -590,6 +590,15 @@ class Sender:
             self._rename(self._named(), is_new=False)
         return taken
 
+    def drop(self, error: QuorumlogError) -> None:
+        """Fail the waiting batches that are surely not in the log. The others stay."""
+        waiting = list(self.waiting)
+        self.waiting.clear()
+        self.waiting.extend(batch for batch in waiting if batch.may_be_applied)
+        for batch in waiting:
+            if not batch.may_be_applied and not batch.is_done:
+                self._fail(batch, error)
+
     @property
     def _what(self) -> str:
         return f"the append{self._router.where}"

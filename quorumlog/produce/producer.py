@@ -7,6 +7,7 @@ leaves at once, and under heavy load batches grow by themselves.
 """
 
 import asyncio
+import copy
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -321,21 +322,21 @@ class Producer(Closing):
             await self._stop()
 
     async def abort(self) -> None:
-        """End at once. Messages without a receipt fail with ClosedError, their outcome unknown."""
+        """End at once. Messages without a receipt fail with ClosedError: those that were sent with
+        their outcome unknown, those still in the buffer with `not_applied`."""
         self._is_closed = True
         if self.close_once.is_begun:
             await self._stop()  # There is nothing left to flush.
         await self.close_once.once(self._stop)
 
     async def _stop(self) -> None:
-        await self._accumulator.stop()
-        self._fail_all(
-            errors.ClosedError(
-                "the producer was closed before this message had a receipt; read back what was "
-                "stored",
-                outcome=errors.Outcome.UNKNOWN,
-            )
+        error = errors.ClosedError(
+            "the producer was closed before this message had a receipt; read back what was stored",
+            outcome=errors.Outcome.UNKNOWN,
         )
+        self._fail_unsent(error)  # First, since the tasks send what waits until they have ended.
+        await self._accumulator.stop()
+        self._fail_all(error)
 
     def incarnation_in(self, broker_group: BrokerGroup) -> ProducerIncarnation | None:
         """Return the claim of its name in a broker group; None without a name, or before it sent
@@ -531,6 +532,8 @@ class Producer(Closing):
         self._fail_all(self._bug)
 
     def _fail_all(self, error: errors.QuorumlogError) -> None:
+        """Fail what has no receipt: by `error`, or as not sent where that is certain."""
+        self._fail_unsent(error)
         self._accumulator.clear()
         for batch in list(self._unfinished):
             if not batch.is_done:
@@ -538,6 +541,14 @@ class Producer(Closing):
                 batch.fail(error)
         for turn in self._room_waiters:
             turn.set()
+
+    def _fail_unsent(self, error: errors.QuorumlogError) -> None:
+        unsent = copy.copy(error)
+        unsent.outcome = errors.Outcome.NOT_APPLIED
+        if isinstance(error, errors.ClosedError):
+            unsent.args = ("the producer ended before it sent this message; use another producer",)
+        for backlog in self._accumulator:
+            backlog.sender.drop(unsent)
 
 
 def _growth(batch: Batch) -> int:

@@ -100,7 +100,7 @@ async def test_an_async_master_loses_a_suffix_that_is_counted(tmp_path: Path) ->
         counts = [row["record_count"] for row in shown["queues"] if row["topic"] == "orders"]
         assert sum(counts) == len(lost), "commands do not count"
         shown = await asyncio.to_thread(qlog.json, "ha", "status")
-        assert (shown["problems"], shown["master_id"]) == ([], 2)
+        assert (shown["problems"], shown["master_id"], shown["copies"]) == ([], 2, 1)
         assert [row["is_in_sync"] for row in shown["nodes"]] == [True] * 3
         assert [row["record_count"] for row in shown["losses"]] == [len(lost)]
         assert (await asyncio.to_thread(qlog.json, "ha", "promote", 1))["master_id"] == 1

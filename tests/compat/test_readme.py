@@ -11,6 +11,7 @@ from deploy.local import LocalCluster
 from quorumlog.sync import connect
 from tests import missing
 from tests.patience import PATIENCE_S
+from tests.qlog.running import Qlog
 from tests.quorumlog.test_documentation import PROGRAMS
 
 
@@ -32,4 +33,7 @@ def test_the_program_with_the_official_client(cluster: LocalCluster, tmp_path: P
         check=True,
         timeout=PATIENCE_S,
     )
-    assert re.search(r"^[0-9A-F]{34}$", done.stdout, re.MULTILINE)
+    printed = re.search(r"^[0-9A-F]{34}$", done.stdout, re.MULTILINE)
+    assert printed is not None
+    found = Qlog(cluster).json("message", "get", printed[0], "--topic", "orders")
+    assert found["body"] == "one pie"

@@ -1,5 +1,6 @@
 """Both wheels in clean environments outside of the checkout, on each Python that is here."""
 
+import ast
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.build_packages import _OF_SERVER as OF_SERVER
 from tests import missing
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +24,7 @@ FIXTURE = re.findall(
     (ROOT / "docs/client.md").read_text("utf-8"),
     re.M | re.S,
 )[0]
-MISSING = "the server of QuorumLog is not installed, and this command needs it"
+MISSING = "the server of QuorumLog is not installed, and this needs it"
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,19 @@ def test_a_failed_build_says_why(words: list[str], code: int, what: str, tmp_pat
     assert not (tmp_path / "--help").exists()
 
 
+def test_no_text_of_the_client_names_a_page_that_it_has_not() -> None:
+    """Help, errors and docstrings; comments and the docstrings of modules are for the checkout."""
+    apart = (*(f"{name}/" for name in OF_SERVER), "qlog/reference.py")
+    named = list[str]()
+    for path in [*ROOT.glob("qlog/**/*.py"), *ROOT.glob("quorumlog/**/*.py")]:
+        if not str(path.relative_to(ROOT)).startswith(apart):
+            parts = ast.parse(path.read_text("utf-8")).body[1:]
+            nodes = [node for part in parts for node in ast.walk(part)]
+            texts = [str(node.value) for node in nodes if isinstance(node, ast.Constant)]
+            named += [f"{path}: {text}" for text in texts if "docs/" in text]
+    assert named == []
+
+
 @pytest.mark.long
 def test_the_wheels_are_a_client_and_then_a_cluster(
     installed: Installed, wheels: dict[str, Path]
@@ -123,6 +138,10 @@ def test_the_wheels_are_a_client_and_then_a_cluster(
         assert len(lines) == 3
         assert "wheel of quorumlog-server" in lines[2]
     assert "retryable" in installed.run("qlog", "explain", "node.busy")
+    assert "local start" not in installed.run("qlog", "topic", "list", "--timeout", "1s", code=3)
+    opened = "import quorumlog.testing as t; t.sync_cluster().__enter__()"
+    said = installed.run("python", "-c", opened, code=1).splitlines()[-1]
+    assert said.startswith(f"quorumlog.errors.QuorumlogError: {MISSING}; install the wheel of ")
     shell = ("_QLOG_COMPLETE=bash_complete", "COMP_WORDS=qlog lo", "COMP_CWORD=1")
     assert installed.run("/usr/bin/env", *shell, str(installed.bin / "qlog")) == "plain,local\n"
 

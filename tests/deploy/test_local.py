@@ -74,7 +74,12 @@ def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
                    for s in seen.values()), "a dead leader leads"  # fmt: skip
         dead = seen[leader]
         assert dead["state"] == "dead"
-        assert dead["detail"]
+        assert (dead["detail"], dead["console_address"]) == ("killed (signal 9)", None)
+        alive = seen[leader % 3 + 1]
+        node_file = Path(alive["directory"], "data", "node.json").read_text("utf-8")
+        assert alive["console_address"] == json.loads(node_file)["console_address"]
+        shown = local(root, "status", code=1).stdout
+        assert f"http://{seen[min(seen.keys() - {leader})]['console_address']}/\n" in shown
         assert "started 1 node;" in local(root, "start").stdout
         again = states(root)
         assert {n for n in pids if pids[n] != again[n]["pid"]} == {leader}
@@ -96,7 +101,8 @@ def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
             assert "stopped" in log
             assert "stops without having drained" not in log
         assert local(root, "stop").stdout == "nothing was running\n"
-        assert [s["state"] for s in states(root, code=1).values()] == ["stopped"] * 3
+        stopped = [(s["state"], s["detail"]) for s in states(root, code=1).values()]
+        assert stopped == [("stopped", "stopped")] * 3
     finally:
         if root.exists():
             LocalCluster.open(root).stop(timeout_ms=0)
@@ -106,7 +112,8 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "my cluster"
-    monkeypatch.delenv(SERVER_VARIABLE, raising=False)
+    monkeypatch.setenv(SERVER_VARIABLE, "127.0.0.1:1")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "another"))
 
     def run(words: str, code: int = 0) -> Result:
@@ -117,9 +124,16 @@ def test_hints_work_as_they_stand_from_the_start_to_the_purge(
     def hint(result: Result) -> str:
         return result.stderr.splitlines()[-1].rpartition(": ")[2]
 
+    run(f"qlog context create {'p' * 64} -s 127.0.0.1:2")
+    run(f"qlog context use {'p' * 64}")
     hints = local(root, "start", "--nodes", "1").stdout.partition("next:\n")[2].splitlines()
     try:
-        _, export, create, status, stop = hints
+        of_variable, unset, of_context, leave, _, export, create, status, stop = hints
+        assert of_variable == "  # QUORUMLOG_SERVER sends commands elsewhere; this ends that:"
+        assert of_context.startswith("  # context 'ppp")
+        assert len(of_context) <= 80
+        monkeypatch.delenv(unset.split()[-1])
+        run(leave)
         refused = local(root, "purge", "--yes", code=3)
         assert "node 1 of" in refused.stderr
         variable, value = shlex.split(export, comments=True)[1].split("=")
@@ -202,7 +216,7 @@ def test_a_leader_is_paused_and_another_process_takes_the_cluster_over(tmp_path:
         other = LocalCluster.open(tmp_path)
         assert other.start() == []
         assert other.kill(leader) is True
-        with pytest.raises(LocalError, match=f"node {leader} ended with exit code -9") as caught:
+        with pytest.raises(LocalError, match=rf"node {leader}: killed \(signal 9\)") as caught:
             cluster.wait_ready(node_ids=(leader,))
         assert caught.value.code == "local.died"
     assert [cluster.exit_code(n) for n in others] == [0, 0]
@@ -217,12 +231,16 @@ def test_a_node_that_another_command_started_is_found_and_stopped(
     monkeypatch.delenv(SERVER_VARIABLE, raising=False)
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     command = [sys.executable, "-P", "-m", "node", "--config", str(tmp_path / "node-1/node.toml")]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as node:
+    with (
+        subprocess.Popen(command, stderr=subprocess.DEVNULL) as node,
+        contextlib.ExitStack() as ended,
+    ):
+        ended.callback(node.terminate)
         wait_for("the node", (tmp_path / "node-1/data/node.json").exists)
         assert "all nodes were running already" in local(tmp_path, "start").stdout
         state = states(tmp_path)[1]
         assert (state["state"], state["pid"]) == ("running", node.pid)
-        assert state["detail"] == "runs, not started by qlog local; leads"
+        assert state["detail"] == "runs, not started by qlog local; this node leads"
         assert CliRunner().invoke(main, ["topic", "list"]).exit_code == 0
         assert local(tmp_path, "stop").stdout == "stopped 1 node\n"
     assert node.returncode == 0
@@ -245,7 +263,9 @@ def test_a_first_start_with_wrong_settings_makes_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_a_node_that_cannot_start_is_said_at_once_with_its_last_words(tmp_path: Path) -> None:
+def test_a_node_that_cannot_start_is_said_at_once_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = LocalCluster.create(tmp_path, 1)
     with (cluster.node_directory(1) / "node.toml").open("a") as file:
         file.write("wrong = 1")
@@ -253,8 +273,14 @@ def test_a_node_that_cannot_start_is_said_at_once_with_its_last_words(tmp_path: 
     with pytest.raises(LocalError) as caught:
         cluster.wait_ready()
     assert caught.value.code == "local.died"
-    assert "exit code 78" in caught.value.what
-    assert "docs/configuration.md" in caught.value.what
+    said = "1 setting is wrong; peers.1.wrong = 1"
+    assert f"node 1: exited with code 78: {said}" in caught.value.what
+    monkeypatch.setattr("deploy.local_process._children", {})  # As for a later command.
+    of_another = LocalCluster.open(tmp_path).status()[0]
+    assert of_another.state == "dead"
+    assert of_another.detail.startswith(f"ended: {said}")
+    other = LocalCluster.create(tmp_path / "other", 1)
+    assert other.status()[0].detail == "was never started"
 
 
 def test_a_group_without_room_is_said_at_once_and_what_nodes_say_after_the_time(

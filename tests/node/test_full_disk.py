@@ -86,7 +86,7 @@ async def test_a_disk_without_room_for_what_is_to_be_written_is_full_wherever_on
             health = Health()
             health.enter(Phase.SERVING)
             health.watch(node.driver, refusal=store.engine.retention.refusal)
-            assert health.ready().reason.startswith("leads, and refuses appends: ")
+            assert health.ready().reason.startswith("this node leads, and refuses appends: ")
             await thread.maintain(store)
             volume.others_bytes = 0
             await thread.maintain(store)

@@ -89,7 +89,7 @@ def test_the_pages_of_http(node: SingleNode) -> None:
             client.create_topic("orders")
             client.append("orders", b"x", b"y")
         assert node.http("/live") == (200, {"ok": True, "reason": "serving"})
-        assert node.http("/ready") == (200, {"ok": True, "reason": "leads"})
+        assert node.http("/ready") == (200, {"ok": True, "reason": "this node leads"})
         status, text = node.http("/metrics")
         assert status == 200
         shown = {

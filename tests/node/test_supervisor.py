@@ -61,7 +61,7 @@ def test_a_node_feeds_the_watchdog_until_it_stops(tmp_path: Path, is_abstract: b
         stack.callback(manager.close)
         node = stack.push(SingleNode(tmp_path / "data"))
         node.start(manager.environment)
-        assert manager.until("READY=1")[-1] == {"READY=1", "STATUS=leads", "WATCHDOG=1"}
+        assert manager.until("READY=1")[-1] == {"READY=1", "STATUS=this node leads", "WATCHDOG=1"}
         node.signal(signal.SIGTERM)
         running = manager.until("STOPPING=1")
         assert all("READY=1" in one for one in running[:-1])

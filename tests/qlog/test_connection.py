@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from deploy.local import LocalCluster
+from deploy.local_process import free_ports
 from qlog import CliError, main
 from qlog.connection import (
     CA_VARIABLE,
@@ -36,7 +37,9 @@ from qlog.transport import TRANSPORT_VARIABLE, transport, transport_option
 from quorumlog.command_errors import ExitCode
 from quorumlog.errors import InvalidRequestError
 from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE, started_at
+from tests.node.processes import SingleNode
 from tests.patience import PATIENCE_S
+from tests.qlog.running import PROGRAM
 
 
 @click.command()
@@ -124,10 +127,12 @@ def test_a_no_changes_nothing_and_is_no_interrupt() -> None:
     assert done.stderr.endswith("nothing was changed\n")
 
 
+@pytest.mark.parametrize("is_client", [False, True])
 @pytest.mark.parametrize("words", [(), ("-s", "127.0.0.1:1")])
 def test_the_local_cluster_is_named_where_no_address_was_given_and_no_node_answers(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], is_client: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("qlog.connection.is_server_missing", lambda: is_client)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in (DIRECTORY_VARIABLE, SERVER_VARIABLE):
         monkeypatch.delenv(name, raising=False)
@@ -135,7 +140,12 @@ def test_the_local_cluster_is_named_where_no_address_was_given_and_no_node_answe
     stderr = CliRunner().invoke(main, ["topic", "list", *words, "--timeout", "100ms"]).stderr
     do = stderr.splitlines()[-1]
     assert do.endswith("check that nodes run there")
-    assert ("start nodes here with 'qlog local start', or check" in do) is (not words)
+    way = "name nodes with --server" if is_client else "start nodes here with 'qlog local start'"
+    assert (f"{way}, or check" in do) is (not words)
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    stderr = CliRunner().invoke(main, ["topic", "list"]).stderr
+    start = "" if is_client else "start one: qlog local start, or "
+    assert stderr.endswith(f"  do:  {start}name nodes: --server 127.0.0.1:1\n")
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x09", b""])
@@ -312,14 +322,15 @@ class _Looked(Exception):  # noqa: N818 - It ends the command where it would con
     ("words", "connect_ms", "timeout_ms"),
     [
         ("topic list", 2_000, 10_000),
-        ("topic list --timeout 1m", 2_000, 60_000),
+        ("topic list --timeout 1m", 60_000, 60_000),
         ("topic list --timeout 500ms", 500, 500),
+        ("check --timeout 1m", 2_000, 60_000),
         ("top --once", 2_000, 10_000),
         ("bench consume", 2_000, 30_000),
         ("pipeline latency --topic x", 2_000, 10_000),
     ],
 )
-def test_a_command_looks_two_seconds_for_a_node(
+def test_a_command_looks_two_seconds_for_a_node_or_as_long_as_it_may(
     monkeypatch: pytest.MonkeyPatch, words: str, connect_ms: int, timeout_ms: int
 ) -> None:
     given: dict[str, object] = {}
@@ -330,8 +341,27 @@ def test_a_command_looks_two_seconds_for_a_node(
 
     monkeypatch.setattr("quorumlog.connect", connect)
     result = CliRunner().invoke(main, [*words.split(), "-s", "127.0.0.1:1"], prog_name="qlog")
-    assert "_Looked" in result.stderr
+    assert "_Looked" in result.output
     assert (given["connect_timeout_ms"], given["timeout_ms"]) == (connect_ms, timeout_ms)
+
+
+def test_a_terminal_sees_for_whom_a_command_waits_and_a_node_that_starts_late_is_met(
+    tmp_path: Path,
+) -> None:
+    (port,) = free_ports(1)
+    words = ["topic", "list", "-s", f"127.0.0.1:{port}", "--timeout", "1m"]
+    ours, theirs = os.openpty()
+    with open(ours, "rb", buffering=0) as terminal:
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM, *words], stderr=theirs)
+        os.close(theirs)
+        said = b""
+        while b"at most" not in said:
+            said += terminal.read(100)
+        with SingleNode(tmp_path / "n", listen=f"127.0.0.1:{port}"):
+            assert process.wait(PATIENCE_S) == 0
+        said += terminal.read(100)
+    line = f"waiting for 127.0.0.1:{port}, 1 m at most"
+    assert said == f"\r\033[K{line}\r\033[K".encode()
 
 
 @pytest.mark.parametrize("words", ["topic list", "produce t", "consume t", "nameserver get a"])

@@ -58,7 +58,7 @@ def test_version_and_help_need_no_command() -> None:
     daily = ["produce", "consume", "topic", "group", "message", "dlq", "delay", "transaction"]
     assert named.pop("Daily work") == daily
     del named["Options"]
-    assert [*named] == ["Cluster", "Node", "RocketMQ", "Measure", "Help"]
+    assert [*named] == ["Cluster", "Users", "Node", "RocketMQ", "Measure", "Help"]
     assert sorted([*daily, *chain(*named.values())]) == sorted(COMMANDS)
 
 
@@ -107,9 +107,10 @@ def test_clients_need_no_server_code_and_no_unix() -> None:
     assert (done.returncode, done.stderr.splitlines()) == (
         3,
         [
-            "error: the server of QuorumLog is not installed, and this command needs it",
-            "  why: the distribution quorumlog has the SDK and the commands of clients",
-            "  do:  install the wheel of quorumlog-server beside it (see docs/start.md)",
+            "error: the server of QuorumLog is not installed, and this needs it",
+            "  why: quorumlog has what clients need, quorumlog-server has the rest "
+            "(code local.no_server)",
+            "  do:  install the wheel of quorumlog-server: pip install quorumlog_server-*.whl",
         ],
     )
 
@@ -216,6 +217,7 @@ def test_an_error_of_a_command_is_three_lines_and_code_3(
             ("topic", "list", "--serverr"),
             "did you mean '--server'? else see qlog topic list --help",
         ),
+        (("--timeout", "9s", "topic"), "behind the command: qlog COMMAND --timeout; else see "),
         (("send",), "did you mean 'produce' or "),
         (("local", "up"), "did you mean 'start'? "),
         *(
@@ -285,6 +287,19 @@ def test_explain_has_the_page_of_each_code_and_the_exit_code_of_its_errors() -> 
         result = CliRunner().invoke(main, ["explain", name, "-o", "json"], prog_name="qlog")
         assert json.loads(result.stdout)["exit_code"] == exit_code, name
     assert CliRunner().invoke(main, ["explain", "no.such"]).exit_code == ExitCode.NOT_FOUND
+
+
+def test_explain_has_a_list_of_all_and_the_codes_that_end_with_an_exit_code() -> None:
+    rows = json.loads(CliRunner().invoke(main, ["explain", "-o", "json"]).stdout)
+    codes = {row["code"]: row["exit_code"] for row in rows}
+    assert {code for code in _codes_of_the_sources() if "client.bad_" not in code} <= {*codes}
+    assert {f"{int(code)}" for code in ExitCode} <= {*codes}
+    text = CliRunner().invoke(main, ["explain", "6"]).stdout
+    assert text.splitlines()[1] == "        6  time ran out, and nothing was done"
+    assert "client.deadline" in text
+    assert "client.unavailable" not in text
+    document = json.loads(CliRunner().invoke(main, ["explain", "2", "-o", "json"]).stdout)
+    assert "contexts is wrong; nothing" in document["meaning"]
 
 
 def test_a_bug_shows_its_traceback_and_is_code_3() -> None:

@@ -131,7 +131,7 @@ async def test_a_sender_that_is_cancelled_by_others_fails_what_waits() -> None:
         backlog.task.cancel()
         with pytest.raises(errors.ClosedError) as caught:
             await sending
-        assert caught.value.outcome is Outcome.UNKNOWN
+        assert caught.value.outcome is Outcome.NOT_APPLIED, "no leader: it was not sent"
         with pytest.raises(errors.ClosedError):
             await producer.send("orders", b"1")
 

@@ -21,18 +21,18 @@ _METRIC = re.compile(r"\bquorumlog_[a-z_]+\b")
 _SERIES = re.compile(r"\b(quorumlog_[a-z_]+)\{([^}]*)\}")
 _LABEL = re.compile(r"(\w+) *=")
 _NAME_WITH_UNIT = re.compile(
-    r"`(?!quorumlog_)([a-z][a-z0-9_]*_(?:ms|bytes|ratio|max|min|limit|file))(?: ?= ?[^`]*)?`"
+    r"`(?!quorumlog_|test_)([a-z][a-z0-9_]*_(?:ms|bytes|ratio|max|min|limit|file))(?: ?= ?[^`]*)?`"
 )
 _TOML_KEY = re.compile(r"^([a-z_]+) = ", re.MULTILINE)
 _ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 _FILE = re.compile(r"(?<![\w./*-])((?:[\w.-]+/)*[\w*-]+\.py)\b|`([\w/]+\.txt)`")
 _LAYERS = re.compile(r"^```\n([a-z]+)/\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-_PENDING = re.compile(r"pending (tests/[\w/]+\.py)")
+_HEADED_ITEM = re.compile(r"^- \*\*.*\n(?:  .*\n)*", re.MULTILINE)
+_TESTS = re.compile(r"`(tests/[\w/]+\.py)`((?:\s+`\w+`)+)")
 _FILE_NAMES = ("py", "json", "toml")
 _CODE_COLUMNS = 80
 """Of a terminal that shows a page, and of one where its lines are typed."""
-_PROSE_COLUMNS = 100
+PROSE_COLUMNS = 100
 
 
 def wide_lines(path: str, text: str) -> Iterator[Finding]:
@@ -41,7 +41,7 @@ def wide_lines(path: str, text: str) -> Iterator[Finding]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
             is_code = not is_code
-        limit = _CODE_COLUMNS if is_code else _PROSE_COLUMNS
+        limit = _CODE_COLUMNS if is_code else PROSE_COLUMNS
         if len(line) > limit and (is_code or not line.startswith(("|", "#"))):
             yield Finding(path, number, "width", f"{len(line)} > {limit}")
 
@@ -190,22 +190,14 @@ def _wrong_words(words: list[str], main: click.Group) -> Iterator[str]:
 
 
 def wrong_tests(path: str, text: str, tests: Mapping[str, Collection[str]]) -> Iterator[Finding]:
-    """Find lines of tables with a column `test` that name no test, or one that is not there, or a
-    file as pending that is there. `tests` has the functions of each file of tests."""
-    has_tests = False
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.startswith("|"):
-            has_tests = False
-        elif re.search(r"\| test \|$", line):
-            has_tests = True
-        elif has_tests and not line.startswith("|---"):
-            column = line.rstrip("|").rpartition("|")[2]
-            named, pending = _TEST.findall(column), _PENDING.findall(column)
-            if not named and not pending:
-                yield Finding(path, number, "test", "no test")
-            for file, name in named:
+    """Find items with a bold head that name no test, or one that is not there: a file, then
+    functions of it, each as code. `tests` has the functions of each file of tests."""
+    for item in _HEADED_ITEM.finditer(text):
+        number = text.count("\n", 0, item.start()) + 1
+        named = _TESTS.findall(item[0])
+        if not named:
+            yield Finding(path, number, "test", "no test")
+        for file, names in named:
+            for name in re.findall(r"\w+", names):
                 if name not in tests.get(file, ()):
                     yield Finding(path, number, "test", f"{file}::{name}")
-            for file in pending:
-                if file in tests:
-                    yield Finding(path, number, "test", f"{file} is there: name the test")

@@ -22,7 +22,7 @@ from node.users.guard import Caller
 from node.users.rates import Bucket, Unit
 from node.users.rules import Kind, Need
 from quorumlog.pb.users_pb2 import HandAuditRequest, HandAuditResponse
-from raft.messages import NO_NODE, NodeId
+from raft.messages import NO_NODE
 from store.errors import StoreError
 from store.format import AUDIT_TOPIC
 from store.record.message import encode_message
@@ -43,8 +43,8 @@ _OBJECTS: Final = ("name", "node_id", "namespace", "key")
 _AGAIN_S: Final = 1.0
 _log: Final = RateLimitedLog(logging.getLogger(__name__))
 
-HandOver = Callable[[NodeId, str, HandAuditRequest], Awaitable[None]]
-"""Gives rows to the leader, by its id and address. Raises NodeError."""
+HandOver = Callable[[str, HandAuditRequest], Awaitable[None]]
+"""Gives rows to the leader at an address. Raises NodeError."""
 
 
 class Audit:
@@ -132,7 +132,7 @@ class Audit:
             await self._append(rows)  # Raises if this node does not lead.
         else:
             request = HandAuditRequest(rows=rows)
-            await hand_over(leader_id, context.address_of(leader_id), request)
+            await hand_over(context.address_of(leader_id), request)
 
     async def _append(self, rows: Iterable[bytes]) -> None:
         host, now_ms = self._context.store.config.store_host, self._context.unix_ms()

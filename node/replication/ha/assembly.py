@@ -228,7 +228,7 @@ class HaAssembly:
         driver, error = self.driver, self.driver.no_room or self.log.store.room_error
         if driver.role is not Role.LEADER or driver.is_ready or error is None:
             return ""
-        return f"leads, and serves nothing without room: {error}"
+        return f"this node leads, and serves nothing without room: {error}"
 
     def _last_index(self) -> Index:
         """Return the handshake's index: NO_INDEX if this disk has promised nothing, else 0."""

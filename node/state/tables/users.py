@@ -224,18 +224,18 @@ def user_of(put: users_pb2.User) -> User:
     return User(put.name, roles, put.is_disabled, credentials, rates, put.revision)
 
 
-def _credential_of(one: users_pb2.Credential) -> Credential:
-    which = one.WhichOneof("proof")
-    if one.expires_unix_ms < 0:
-        raise ValueError(f"credential {one.id}: an end before 1970")
-    if which == "token_sha256" and len(one.token_sha256) == 32:
-        return Credential(token_sha256=one.token_sha256, expires_unix_ms=one.expires_unix_ms)
-    if which == "sealed_secret" and 0 < len(one.sealed_secret) <= 512:
-        return Credential(sealed_secret=one.sealed_secret, expires_unix_ms=one.expires_unix_ms)
+def _credential_of(given: users_pb2.Credential) -> Credential:
+    which, end = given.WhichOneof("proof"), given.expires_unix_ms
+    if end < 0:
+        raise ValueError(f"credential {given.id}: an end before 1970")
+    if which == "token_sha256" and len(given.token_sha256) == 32:
+        return Credential(token_sha256=given.token_sha256, expires_unix_ms=end)
+    if which == "sealed_secret" and 0 < len(given.sealed_secret) <= 512:
+        return Credential(sealed_secret=given.sealed_secret, expires_unix_ms=end)
     if which == "certificate":
-        check_certificate_name(one.certificate)
-        return Credential(certificate=one.certificate, expires_unix_ms=one.expires_unix_ms)
-    raise ValueError(f"credential {one.id} has no proof, or one of another form")
+        check_certificate_name(given.certificate)
+        return Credential(certificate=given.certificate, expires_unix_ms=end)
+    raise ValueError(f"credential {given.id} has no proof, or one of another form")
 
 
 def to_pb(user: User) -> users_pb2.User:

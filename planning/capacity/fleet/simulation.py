@@ -15,7 +15,13 @@ from planning.capacity.fleet.report import FleetReport, FleetSample
 from planning.capacity.fleet.scenario import FaultKind, FleetFault, FleetScenario
 from planning.capacity.fleet.state import Copy, FleetGroup, FleetState
 from planning.capacity.fleet.traffic_flow import Rates, rates_of
-from planning.capacity.leaders import balance, hot_ratio, loads_of, preferred_leaders
+from planning.capacity.leaders import (
+    attainable_ratio,
+    balance,
+    hot_ratio,
+    loads_of,
+    preferred_leaders,
+)
 from planning.capacity.placement import PlacementError, next_host, place, shared_groups
 
 SAMPLE_COUNT: Final = 120
@@ -244,7 +250,8 @@ class FleetSimulation:
         group.leader, group.leaderless_since_s = host, None
 
     def _rebalance(self) -> None:
-        for move in balance(self.state.led_groups(), self.state.able_hosts()):
+        groups, hosts = self.state.led_groups(), self.state.able_hosts()
+        for move in balance(groups, hosts, ratio=attainable_ratio(groups, hosts)):
             group = self._by_name[move.group]
             group.leader, group.leaderless_since_s = None, self.now_s
             at_s = self.now_s + self.scenario.hand_over_s

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,11 @@ def test_the_next_run_leaves_a_kept_cluster_alone(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     own = ("--json", "--source", str(source))
-    done = run(*own, "--keep")
-    kept = LocalCluster.open(json.loads(done.stdout.splitlines()[-1])["directory"])
+    done = run(*own[1:], "--keep")
+    hints = done.stdout[done.stdout.index("  export") :].partition("So that")[0]
+    kept = LocalCluster.open(re.findall("export QUORUMLOG_LOCAL_DIR=(.*)", hints)[0])
     try:
+        assert max(map(len, hints.replace(str(tmp_path), "/tmp").splitlines())) <= 80
         before = [kept.process(node_id) for node_id in kept.node_ids]
         done = run(*own)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -71,8 +74,16 @@ def test_the_next_run_leaves_a_kept_cluster_alone(
         assert [kept.process(node_id) for node_id in kept.node_ids] == before
         assert all(map(kept.is_alive, kept.node_ids))
         assert list(tmp_path.glob("quorumlog-quickstart-*")) == [kept.directory]
+        assert "(removed if it passes)" in done.stderr
+        chosen = re.findall("^  (?:export|unset|.* local stop) .*$", hints, re.MULTILINE)
+        script = "\n".join([*chosen, "env"]).replace(".venv/bin/qlog", f"{sys.executable} -m qlog")
+        ended = subprocess.run(["bash", "-ec", script], check=True, capture_output=True)
+        assert not kept.directory.exists()
+        assert b"QUORUMLOG_SERVER=" not in ended.stdout
+        assert b"QUORUMLOG_LOCAL_DIR=" not in ended.stdout
     finally:
-        kept.stop()
+        if kept.directory.exists():
+            kept.stop()
 
 
 @pytest.mark.long

@@ -41,10 +41,11 @@ def test_ready_is_who_serves_and_leads_or_knows_who_does() -> None:
     assert health.ready() == (True, "node 2 leads")
     driver.role, driver.leader_id = Role.LEADER, 1
     health.refresh()
-    assert health.ready() == (False, "leads, and applies what was committed before")
+    why = "this node leads, and serves once it has applied all entries committed before"
+    assert health.ready() == (False, why)
     driver.is_ready = True
     health.refresh()
-    assert health.ready() == (True, "leads")
+    assert health.ready() == (True, "this node leads")
     health.enter(Phase.DRAINING, "told to stop")
     assert health.ready() == (False, "draining: told to stop")
     health.enter(Phase.STOPPING)

@@ -8,14 +8,13 @@ from node.state.tables.offset_set import encode_runs
 from node.state.tables.pop import NO_OFFSET, PopTable
 from node.state.tables.transactions import TransactionsTable
 from node.state.tables.users import UsersTable
-from quorumlog.pb import common_pb2
+from quorumlog.pb import common_pb2, users_pb2
 from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import (
     TRANSACTION_OUTCOME_COMMITTED,
     TRANSACTION_OUTCOME_ROLLED_BACK,
 )
-from quorumlog.pb.users_pb2 import User
 from tests.node.commands import (
     commit,
     delete_group,
@@ -167,16 +166,24 @@ def _level(random: Random, _state: State) -> Command:
     return Command(raise_level=Command.RaiseLevel(level=random.randrange(1, LEVEL_MAX + 1)))
 
 
-def _user(random: Random, state: State) -> Command:
-    name, users = random.choice("uv"), state.table(UsersTable).users
-    if name in users.users and not random.randrange(3):
-        return Command(delete_user=Command.DeleteUser(name=name))
-    user = User(name=name, revision=1, roles=[random.choice(["admin", "reader"])])
-    if name in users.users:
-        user.revision = users.users[name].revision + 1
-    user.credentials.add(id="t", token_sha256=random.randbytes(32))
-    user.rates.bytes_per_second = random.randrange(3)
-    return Command(put_user=Command.PutUser(user=user))
+def _users(random: Random, state: State) -> Command:
+    name, role = random.choice("uvw"), random.choice("rs")
+    match random.randrange(5):
+        case 0:
+            return Command(delete_user=Command.DeleteUser(name=name))
+        case 1:
+            return Command(delete_role=Command.DeleteRole(name=role))
+        case 2:
+            put_role = Command.PutRole(name=role)
+            resource = random.choice(["Topic:a*", "Group:*", "Topic:{}*", "Cluster:nodes"])
+            put_role.rules.add(deny=not random.randrange(3), resource=resource, actions=["Get"])
+            return Command(put_role=put_role)
+    old = state.table(UsersTable).users.users.get(name)
+    user = users_pb2.User(name=name, revision=1 if old is None else old.revision + 1)
+    user.roles.extend(random.sample(["admin", "reader", role, f"{role}:a"], 2))
+    user.credentials.add(id="c", certificate=f"CN={random.choice('uvwx')}")
+    user.is_disabled = not random.randrange(4)
+    return Command(put_user=Command.PutUser(user=user, must_be_first=not random.randrange(6)))
 
 
 def _rates(random: Random, _state: State) -> Command:
@@ -186,5 +193,5 @@ def _rates(random: Random, _state: State) -> Command:
 
 _KINDS = (
     *(_core, _core, _producer, _delay, _settings, _dead),
-    *(_pop, _pop, _transaction, _claim, _key, _level, _user, _rates),
+    *(_pop, _pop, _transaction, _claim, _key, _level, _users, _rates),
 )

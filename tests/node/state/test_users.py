@@ -24,7 +24,7 @@ def put(state: State, user: User, **changes: Any) -> str:
     changed.CopyFrom(user)
     must_be_first = bool(changes.pop("must_be_first", False))
     for name in changes:
-        changed.ClearField(name)  # type: ignore[arg-type]
+        changed.ClearField(name)
     changed.MergeFrom(User(name=changed.name, **changes))
     command = Command.PutUser(user=changed, must_be_first=must_be_first)
     return code(state.apply_command(Command(put_user=command), 0))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planning.capacity import leaders
 from planning.capacity.leaders import (
     HOT_RATIO,
     LeaderMove,
@@ -118,6 +119,14 @@ def test_leaders_of_an_even_or_empty_fleet_stay() -> None:
     assert hot_ratio({"x": 0.0, "y": 0.0}) == 1.0
     even = [LedGroup(f"g{n}", "xy"[n % 2], ("x", "y")) for n in range(10)]
     assert balance(even, ["x", "y"]) == []
+
+
+def test_equal_groups_that_are_even_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more hosts than groups a look at the leaders would else try every chain in vain."""
+    monkeypatch.setattr(leaders, "_chain_from", lambda *_: pytest.fail("searched"))
+    hosts = [f"h{n}" for n in range(9)]
+    groups = [LedGroup(f"g{n}", f"h{n}", tuple(hosts)) for n in range(4)]
+    assert balance(groups, hosts) == []
 
 
 @pytest.mark.parametrize(

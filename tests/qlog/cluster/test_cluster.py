@@ -157,7 +157,7 @@ def test_top_is_live_on_a_terminal(qlog: Qlog) -> None:
 def test_a_cluster_that_is_not_there_is_three_lines(
     qlog: Qlog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_CONNECT_TIMEOUT_MS", 300)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_MS", 300)
     for command in (("topic", "list"), ("cluster", "status"), ("consume", "x")):
         result = qlog(*command, "--server", "127.0.0.1:1", code=3)
         assert len(result.stderr.splitlines()) == 3

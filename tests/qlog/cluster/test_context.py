@@ -55,7 +55,8 @@ def test_commands_use_the_servers_and_the_files_of_a_context(
     files = [word for name, file in own._asdict().items() for word in (f"--tls-{name}", file)]
     with SingleNode(tmp_path / "n", **flags, tls_client_auth="") as node:
         at = node.node_json()["address"]
-        run("context", "create", "prod", "--server", at, *files)
+        made = run("context", "create", "prod", "--server", at, *files).stdout
+        assert f"tls_ca           {own.ca}\n" in made
         assert (home / "contexts.json").stat().st_mode & 0o777 == 0o600
         run("context", "use", "prod")
         assert run("context", "list").stdout.splitlines()[2].startswith("*  prod     127.0.0.1:")
@@ -65,7 +66,14 @@ def test_commands_use_the_servers_and_the_files_of_a_context(
         # The files belong to the servers of the context: others do not get them.
         assert "speaks TLS" in run("topic", "list", "--server", at, code=3).stderr
         monkeypatch.setenv(CA_VARIABLE, str(own.ca))
-        assert "certificate" in run("topic", "list", code=3).stderr, "variables go first"
+        _, why, do = run("topic", "list", code=3).stderr.splitlines()
+        assert "; context 'prod' gave the address, variables the TLS files (code " in why
+        assert do.startswith("  do:  leave context 'prod' with 'qlog context use default', or ")
+        used, saved = (json.loads(run("context", "show", *name, "-o", "json").stdout)
+                       for name in ((), ("prod",)))  # fmt: skip
+        assert {"name": "tls_ca", "value": str(own.ca), "source": CA_VARIABLE} in used
+        assert {"name": "tls_key", "value": str(own.key), "source": "context 'prod'"} in saved
+        assert "tls_key          -" in run("context", "show").stdout, "variables go first"
 
 
 def test_a_context_is_chosen_by_name_and_taken_out(home: Path) -> None:
@@ -81,8 +89,13 @@ def test_a_context_is_chosen_by_name_and_taken_out(home: Path) -> None:
     looks = ["topic", "list", "--timeout", "200ms"]
     assert "no node of context 'one' could be reached" in run(*looks, code=3).stderr
     assert "no node of --server could be" in run(*looks, "-s", "127.0.0.1:1", code=3).stderr
+    listed = run("context", "list").stdout
+    assert "commands use 'one'\n" in listed
+    assert "'default' is the cluster of 'qlog local'" in listed
     assert "commands use 'default' now" in run("context", "delete", "one").stdout
     assert in_use() == ["default"]
+    assert not [*home.iterdir()]
+    run("context", "show", "one", code=4)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\x1b[31m", "a" * 65, "-x", ".x", "é"])

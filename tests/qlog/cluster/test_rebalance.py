@@ -152,5 +152,7 @@ def test_leaders_move_only_when_it_is_asked_for(groups: Qlog) -> None:
     }
     assert leaders[made["broker_group"]]["leader_id"] == made["target_node_id"]
     assert leaders[made["broker_group"]]["term"] == made["term"]
-    again = groups.json("cluster", "rebalance", *hosts, "--by", "load", "--interval", "0.1")
-    assert again["moves"] == []
+    again = groups.json("cluster", "rebalance", *hosts, "--apply")
+    assert (again["applied"], again["moves"]) == (False, [])
+    loaded = groups("cluster", "rebalance", *hosts, "--by", "load", "--interval", "0.1")
+    assert loaded.stdout.splitlines()[-1] == "the leaders are balanced: no moves"

@@ -135,9 +135,19 @@ def test_transactions_are_seen_and_ended_by_hand(qlog: Qlog, topic: str) -> None
     assert [row["body"] for row in messages] == ["one"]
     unique = messages[0]["properties"]["UNIQ_KEY"]
     assert qlog.json("message", "find", topic, "--unique", unique) == messages
-    assert qlog.json("message", "find", "--id", messages[0]["message_id"]) == messages
+    for words in (("--id", messages[0]["message_id"]), (messages[0]["message_id"],)):
+        assert qlog.json("message", "find", *words) == messages
+    assert qlog.json("message", "get", unique, "--topic", topic) == messages[0]
+    traced = qlog.json("message", "trace", unique, "--topic", topic)
+    assert traced == qlog.json("message", "trace", messages[0]["message_id"])
+    key = f"01{unique}"  # As clients of RocketMQ 5 make one.
+    for verb in ("get", "trace"):
+        hint = qlog("message", verb, key, code=2).stderr
+        assert hint.endswith(f"  do:  name the topic: qlog message {verb} {key} --topic TOPIC\n")
+        missing = qlog("message", verb, key, "--topic", topic, code=4).stderr
+        assert f"no message of topic {topic} has the unique key {key}" in missing
     assert qlog("message", "find", topic, "--key", "nobody", code=1).stderr == ""
-    assert "name one of" in qlog("message", "find", topic, code=2).stderr
+    assert f"find {topic} --key KEY" in qlog("message", "find", topic, code=2).stderr
     trace = qlog.json("message", "trace", half)
     assert [event["kind"] for event in trace["events"]] == ["half", "committed"]
     assert trace["is_complete"] is True

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from node.config.settings import Settings
@@ -80,7 +81,9 @@ def test_a_port_that_a_stranger_could_misuse_is_a_warning(tmp_path: Path) -> Non
     ]
 
 
-def test_show_names_every_setting_and_its_origin(tmp_path: Path) -> None:
+def test_show_names_every_setting_and_its_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "node.toml"
     file.write_text('node_id = 1\ndirectory = "d"\n[peers.1]\naddress="a:1"\npeer_address="b:2"\n')
     rows = json.loads(run("show", str(file), "--origin", "--no-warm-up", "-o", "json").stdout)
@@ -91,6 +94,8 @@ def test_show_names_every_setting_and_its_origin(tmp_path: Path) -> None:
     assert settings["warm_up"] == (False, "flag --no-warm-up")
     assert settings["flush"] == ("sync", "default")
     assert set(json.loads(run("show", str(file), "-o", "json").stdout)[0]) == {"setting", "value"}
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "\n\n" not in run("show", "--node-id", "1", "--directory", "d", "--origin").stdout
 
 
 def test_show_of_wrong_settings_names_all_of_them() -> None:

@@ -41,7 +41,9 @@ def test_made_files_serve_a_node_and_its_clients(tmp_path: Path) -> None:
     assert environment.keys() == given["environment"].keys()
     local = ["--dir", str(tmp_path / "local")]
     try:
-        started = run(*shlex.split(start)[1:], *local, "--nodes", "1", "-o", "json")
+        assert max(map(len, text.replace(str(tmp_path), "").splitlines())) <= 80
+        command = shlex.split(start.replace("\\\n", ""))
+        started = run(*command[1:], *local, "--nodes", "1", "-o", "json")
         assert started.exit_code == 0, started.stderr
         address = json.loads(started.stdout)[0]["address"]
         for host in ("127.0.0.1", "localhost"):

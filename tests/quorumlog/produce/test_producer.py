@@ -280,14 +280,21 @@ async def test_close_flushes_and_reports_what_nobody_asked_about() -> None:
 
 async def test_abort_leaves_nobody_waiting() -> None:
     async with producing() as (cluster, producer):
+        await producer.send("orders", b"0")
         cluster.nodes[1].gate.clear()
-        sending = asyncio.create_task(producer.send("orders", b"1"))
-        await asyncio.sleep(0)
+        sent = producer.send_nowait("orders", b"1")
+        await eventually(lambda: producer.stats().in_flight_batches == 1)
+        waiting = [producer.send_nowait("orders", b"2")]
+        waiting.append(producer.send_nowait("orders", b"3", timeout_ms=1_000))
         await producer.abort()
-        with pytest.raises(errors.ClosedError) as caught:
-            await sending
+        with pytest.raises(errors.ClosedError, match="read back what was stored") as caught:
+            sent.result()
         assert caught.value.outcome is errors.Outcome.UNKNOWN
-        assert producer.stats().failed_count == 1
+        for delivery in waiting:
+            with pytest.raises(errors.ClosedError, match="before it sent this message") as caught:
+                delivery.result()
+            assert caught.value.outcome is errors.Outcome.NOT_APPLIED
+        assert producer.stats().failed_count == 3
         cluster.nodes[1].gate.set()
 
 

@@ -49,8 +49,9 @@ CODES: Final[dict[str, ResponseCode]] = {
         ResponseCode.TOPIC_NOT_EXIST: "node.unknown_topic",
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "node.unknown_group",
         ResponseCode.NO_PERMISSION: (
-            "node.reserved_topic node.topic_not_writable node.topic_not_readable "
-            "node.group_disabled node.topic_forbidden node.group_orderly node.not_served"
+            "node.unauthenticated node.forbidden node.reserved_topic node.topic_not_writable "
+            "node.topic_not_readable node.group_disabled node.topic_forbidden node.group_orderly "
+            "node.not_served"
         ),
         ResponseCode.MESSAGE_ILLEGAL: (
             "store.limit_exceeded store.record_format node.delay_too_long"
