@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from node.broker import Broker
 from node.broker.series.series import GroupSeries, TopicSeries
+from node.broker.users.audit import Audit
 from node.contract import ReplicaStatus
 from node.framed.server import FramedServer
 from node.monitoring.http_connections import CONNECTION_COUNT_MAX, HttpConnections
@@ -35,6 +36,7 @@ from node.services.server import GrpcServer
 from node.state.append_times import AppendTimes
 from node.state.held import held_counts
 from node.state.tables.delay import DelayTable
+from node.users.guard import Guard
 from store.stats import StoreStats
 
 
@@ -236,6 +238,8 @@ BROKER: Final[Table[Broker]] = {
         lambda b: b.produce.queued.snapshot()),
     "append_duplicates": counter("Appends that were in the log already.",
         lambda b: b.produce.duplicates_total),
+    "topic_rate_refusals": counter("Appends over a rate of a topic, by what was over it.",
+        lambda b: b.produce.topic_rates.refused, "rate"),
     "append_busy": counter("Appends refused because too many are under way.",
         lambda b: b.produce.busy_total),
     "append_timeouts": counter("Appends not decided in time: outcome unknown.",
@@ -459,6 +463,19 @@ NAMESERVER_REPLICA: Final[Table[NameServerFacts]] = {
 }  # fmt: skip
 """The replica of the name server in this process."""
 
+USERS: Final[Table[Guard]] = {
+    "user_refusals": counter("Calls without the right to them, by reason.",
+        lambda g: g.refused, "reason"),
+    "user_rate_refusals": counter("Calls over a rate of a user, by what was over it.",
+        lambda g: g.rows.refused, "rate"),
+}  # fmt: skip
+"""What users may do."""
+AUDIT: Final[Table[Audit]] = {
+    "audit_rows": counter("Rows that this node wrote into the audit.", lambda a: a.written_total),
+    "audit_rows_left_out": counter("Rows that were too many.", lambda a: a.left_out_total),
+}  # fmt: skip
+"""The audit."""
+
 METRICS: Final[Mapping[str, Spec[Any]]] = {
     **NODE,
     **REPLICA,
@@ -484,6 +501,8 @@ METRICS: Final[Mapping[str, Spec[Any]]] = {
     **WARNINGS,
     **NAMESERVER,
     **NAMESERVER_REPLICA,
+    **USERS,
+    **AUDIT,
 }
 
 

@@ -31,6 +31,7 @@ from node import metrics
 from node.broker import Broker, BrokerIdentity
 from node.broker.core.context import Context
 from node.broker.series.series import Series
+from node.broker.users.audit import Audit
 from node.broker.users.calls import UserCalls
 from node.broker.users.first_user import FirstUser
 from node.config.conflicts import check_files
@@ -233,6 +234,8 @@ class Node(NodeParts):
             ),
             Source(metrics.WARNINGS, self.warnings),
             Source(metrics.BROKER, lambda: self.broker),
+            Source(metrics.USERS, lambda: self.guard),
+            Source(metrics.AUDIT, lambda: self.audit),
             Source(metrics.APPENDS, lambda: self.append_times),
             Source(metrics.TOPICS, series.topics),
             Source(metrics.GROUPS, series.groups),
@@ -484,9 +487,13 @@ class Node(NodeParts):
         settings, guard = self.settings, self.guard
         own_appends = self.broker.own_appends
         self.users = UserCalls(context, own_appends, settings.users, guard.box)
+        self.audit = Audit(context, own_appends, is_on=guard.is_on)
         if settings.users == "off":
             return
-        self.broker.has_users = guard.is_on
+        if guard.is_on:
+            self.broker.has_users = True
+            guard.on_refused = self.audit.note_refusal
+            guard.on_administered = self.audit.note_change
         first = settings.first_user()
         if first is not None:
             self.broker.add_leader_work(FirstUser(context, own_appends, first))
@@ -530,6 +537,8 @@ class Node(NodeParts):
             node_token(self.settings.secret()),
         )
         life.push_async_callback(self.rocketmq.stop)
+        if self.guard.is_on:
+            self.spawn(self.audit.run(self.rocketmq.forwarder.hand_audit))
         self.pages.add_metrics(Source(metrics.ROCKETMQ, lambda: self.rocketmq))
         forwarder, context = self.rocketmq.forwarder, None if tls is None else client_context(tls)
         nodes = OtherNodes(forwarder.route, context, link.is_connected, proof, forwarder.questions)
@@ -549,7 +558,8 @@ class Node(NodeParts):
         directory = NameServerCalls(self.nameserver)
         diagnosis = Diagnosis(self.settings, self._origins, self.http.metrics_page)
         life.callback(diagnosis.stop)
-        own = handlers(self.calls, self.broker, self.admin, directory, diagnosis, self.users)
+        users = self.users, self.audit
+        own = handlers(self.calls, self.broker, self.admin, directory, diagnosis, users)
         life.push_async_callback(self._end_calls)
         self.framed.calls.open(self.broker)
         await self.remoting.start()

@@ -86,7 +86,7 @@ SECTIONS = {
             "qlog.messages.consume:consume",
             "Write the messages of a topic to stdout, and wait for more.",
         ),
-        ("qlog.cluster.topic:topic", "Create, list, describe and delete topics."),
+        ("qlog.cluster.topic:topic", "Create, list, describe, limit and delete topics."),
         (
             "qlog.cluster.group:group",
             "List, describe and change consumer groups, and see how far they have come.",
@@ -117,6 +117,10 @@ SECTIONS = {
         (
             "qlog.cluster.events:events",
             "Show what happened at the nodes: elections, disks, damage, repairs.",
+        ),
+        (
+            "qlog.cluster.audit:audit",
+            "Show who changed the cluster, and who was refused.",
         ),
         (
             "qlog.cluster.check:check",

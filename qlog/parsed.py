@@ -63,6 +63,7 @@ def make_strict() -> None:
 
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNIT_BITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30}
 _AGE = re.compile(r"-([0-9]{1,9})(ms|s|m|h|d)")
 _UNIX_MS_MIN = 100_000_000_000  # Smaller numbers are seconds: as milliseconds, they are of 1973.
 
@@ -91,6 +92,14 @@ def parse_duration(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is no duration; give 500ms, 10s, 5m, 2h or 1d")
     return int(match[1]) * _UNIT_MS[match[2]]
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of 1000, 64KiB, 10MiB, 1GiB. Raises ValueError with these forms."""
+    match = re.fullmatch(r"([0-9]{1,15})(B|KiB|MiB|GiB)?", text)
+    if match is None:
+        raise ValueError(f"{text!r} is no size; give 1000, 64KiB, 10MiB or 1GiB")
+    return int(match[1]) << _UNIT_BITS[match[2] or "B"]
 
 
 def parse_plot(text: str) -> Path:

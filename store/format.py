@@ -69,6 +69,8 @@ PROPERTY_INNER_BASE: Final = "INNER_BASE"  # and the queue offset of the first.
 # Delayed messages (8.5, 8.6): where they are held, and what they carry there.
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # One queue a level, which counts from 1.
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # Any time.
+COMMAND_TOPIC: Final = "rmq_sys_quorumlog"  # Ours: all commands, in queue 0.
+AUDIT_TOPIC: Final = "rmq_sys_audit"  # Ours: administration and refusals, in queue 0.
 UNDELIVERABLE_TOPIC: Final = "rmq_sys_undeliverable"  # Ours: their own topic takes no messages.
 PROPERTY_DELAY_LEVEL: Final = "DELAY"
 PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"

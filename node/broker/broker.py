@@ -148,11 +148,13 @@ class Broker:
             feature = partial(self.produce.append, calling=caller)
         if records is not None:
             request.records = records  # A feature reads them there.
-        if caller is not None:
-            try:
+        try:
+            if caller is not None:
                 _check_rights(caller, request, is_plain=isinstance(feature, partial))
-            except (NodeError, StoreError) as error:
-                return self.produce.refuse(error)
+            if self.produce.topic_rates.table.by_topic and not isinstance(feature, partial):
+                self.produce.topic_rates.take_records(request.records)
+        except (NodeError, StoreError) as error:
+            return self.produce.refuse(error)
         return feature(request)
 
     async def pull(self, request: PullRequest) -> PullResponse:
@@ -255,4 +257,4 @@ def _check_rights(calling: Calling, request: AppendRequest, *, is_plain: bool) -
     if not is_plain:
         records = request.records
         topics = {records[layout.topic_at : layout.topic_hi] for layout in layouts(records)}
-        calling.publish((topic, 0) for topic in topics)
+        calling.publish(((topic, 0) for topic in topics), len(records), request.record_count)

@@ -41,6 +41,8 @@ class NodeError(Exception):
     """host:port of the leader's client service; empty: unknown."""
     faulty_records: tuple[int, ...] = ()
     """Records of a refused batch with this fault, by number from 0, if that was found out."""
+    is_noted: bool = False
+    """Whether the guard has counted it as a refusal."""
 
     def __init_subclass__(cls) -> None:
         dataclass(eq=False, repr=False)(cls)

@@ -38,7 +38,7 @@ class RateLimitedError(NodeError):
     repeated after `retry_after_ms`."""
 
     code, retryable, status = "node.rate_limited", True, "RESOURCE_EXHAUSTED"
-    text = "{what} of {whose}: the limit is {limit} a second; try again in {retry_after_ms} ms"
+    text = "{what} of {whose} are over the limit, {limit}; try again in {retry_after_ms} ms"
     what: str
     whose: str
     limit: int

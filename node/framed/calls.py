@@ -256,8 +256,9 @@ class CallConversation:
 
     def _set_caller(self, caller: Caller) -> None:
         """Have all calls of this connection made in the name of a caller from now on."""
-        self._caller = caller
-        self._connection.account.context.run(set_calling, caller)
+        self._caller, account = caller, self._connection.account
+        caller.account = account
+        account.context.run(set_calling, caller)
 
     def _cancel(self, flags: int, reserved: int, opaque: int, size_bytes: int) -> None:
         if reserved:
@@ -432,6 +433,7 @@ class CallConversation:
         if guard is None:
             return WhoAmIResponse(mode="off"), NO_BODY
         self._caller = caller = guard.by_token(request.token)
+        caller.account = self._connection.account
         set_calling(caller)  # This task runs in the context of all calls of the connection.
         if not caller.is_node:
             try:
@@ -439,6 +441,7 @@ class CallConversation:
             except UnauthenticatedError as error:
                 guard.refuse(caller, "Framed/authenticate", error)
                 raise
+            caller.begin(1)
             return WhoAmIResponse(name=caller.name, roles=roles, mode=guard.mode), NO_BODY
         return WhoAmIResponse(mode=guard.mode), NO_BODY
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import grpc
 
+from node.errors.common import NotLeaderError
 from node.rocketmq.callers import CLIENT_HEADER, HOPS_HEADER, USER_HEADER, Caller
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import NothingDoneError, T, answer_of_leader
@@ -27,6 +28,7 @@ from node.users.credentials import bearer
 from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
 from quorumlog.pb.rocketmq_pb2 import Code
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
+from quorumlog.pb.users_pb2 import HandAuditRequest, HandAuditResponse
 from raft.messages import NodeId
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
@@ -35,6 +37,8 @@ _ROUTE: Final = "/quorumlog.v1.LogService/Route"
 _ROUTE_S: Final = 1.0
 _CLOSE_S: Final = 60.0
 """Time for calls over a connection whose credentials were renewed."""
+_HAND_AUDIT: Final = "/quorumlog.v1.UserService/HandAudit"
+_HAND_AUDIT_S: Final = 10.0
 HOP_COUNT_MAX: Final = 3
 """Forwards after which a call is refused: the nodes that were asked disagree about the leader."""
 CALLS_OF_HOST_MAX: Final = STREAM_COUNT_MAX // 3
@@ -212,6 +216,20 @@ class Forwarder:
             response_deserializer=TransactionCheck.FromString,
         )
         return _elements(address, method(request, metadata=self._own_metadata(address)))
+
+    async def hand_audit(self, address: str, request: HandAuditRequest) -> None:
+        """Give rows of the audit to the leader. Raises NotLeaderError if it does not take them."""
+        method = self._channel(address, is_own=True).unary_unary(
+            _HAND_AUDIT,
+            request_serializer=HandAuditRequest.SerializeToString,
+            response_deserializer=HandAuditResponse.FromString,
+        )
+        shown = self._own_metadata(address)
+        call: Any = method(request, metadata=shown, timeout=_HAND_AUDIT_S)
+        try:
+            await call
+        except grpc.aio.AioRpcError as error:
+            raise NotLeaderError from error
 
     async def route(self, address: str) -> RouteResponse | None:
         """Ask the node at an address for its route; None if it does not answer in time."""

@@ -274,6 +274,15 @@ def network_of(host: str) -> str:
     return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
+class UserAccount:
+    """What is held for one user: its connections, in number. `users.rates` has its rates."""
+
+    __slots__ = ("connection_count",)
+
+    def __init__(self) -> None:
+        self.connection_count = 0
+
+
 class Address(Level):
     """The sums of one address: those of its connections, and what outlives them."""
 
@@ -317,7 +326,7 @@ class Address(Level):
 class Account(Level):
     """What is held for one connection. Made by `Accounts.open`."""
 
-    __slots__ = ("_context", "_is_counted", "accounts", "address", "is_closed", "levels")
+    __slots__ = ("_context", "_is_counted", "accounts", "address", "is_closed", "levels", "user")
 
     def __init__(self, accounts: Accounts, address: Address, limits: list[tuple[int, int]]) -> None:
         super().__init__("one connection", limits)
@@ -327,6 +336,16 @@ class Account(Level):
         self.levels: tuple[Level, ...] = ()
         """This one, its address and the node."""
         self.is_closed, self._is_counted = False, True
+        self.user: UserAccount | None = None
+        """Whose connection it is; None: of no user."""
+
+    def belong(self, user: UserAccount | None) -> None:
+        """Count the connection for a user, and for no other one; None: for none."""
+        if self.user is not None:
+            self.user.connection_count -= 1
+        self.user = None if self.is_closed else user
+        if self.user is not None:
+            self.user.connection_count += 1
 
     def charge(self, kind: Kind, size_bytes: int = 0, count: int = 1) -> "Charge":
         """Hold something for this caller until the charge is released. Raises BusyError."""
@@ -391,6 +410,7 @@ class Account(Level):
         """Note the end of the connection: nothing more is charged."""
         if not self.is_closed:
             self.is_closed = True
+            self.belong(None)
             self._forget_if_empty()
 
     def _forget_if_empty(self) -> None:
@@ -485,9 +505,8 @@ set_caller: Final = _caller.set
 """Runs the rest of the current task as a call of this account."""
 
 
-def caller() -> Account | None:
-    """Return the account of the caller whose call is running; None: the node's own work."""
-    return _caller.get()
+caller: Final = _caller.get
+"""Returns the account of the caller whose call is running; None: the node's own work."""
 
 
 def caller_host() -> str:

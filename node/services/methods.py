@@ -5,7 +5,7 @@ that no part has stops the node at start.
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from itertools import product
 from typing import Any, Final
 
@@ -51,10 +51,10 @@ def handlers(
     admin: object,
     nameserver: NameServerCalls,
     diagnosis: object,
-    users: object,
+    users: Iterable[object],
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
     """Return the gRPC handler of each service; `admin` and `diagnosis` have the calls of
-    AdminService that belong to the node, not to its broker; `users` has those of UserService."""
+    AdminService that belong to the node, not to its broker; `users` have those of UserService."""
 
     def append_stream(requests: AsyncIterator[Any]) -> AsyncIterator[log_pb2.AppendResponse]:
         stream = AppendStream(
@@ -73,7 +73,7 @@ def handlers(
         "DelayService": (broker.delay,),
         "TransactionService": (broker.transactions, broker.consumed),
         "LookupService": (broker.lookup,),
-        "UserService": (users,),
+        "UserService": tuple(users),
     }
     own: dict[str, dict[str, Method]] = {"LogService": {"AppendStream": append_stream}}
     generic_handlers = {

@@ -19,6 +19,7 @@ from node.state.tables.moved_offsets import MovedOffsetsTable
 from node.state.tables.pop import PopTable
 from node.state.tables.table import NOTHING, Table, TableImage
 from node.state.tables.topic_origins import TopicOriginsTable
+from node.state.tables.topic_rates import TopicRatesTable
 from node.state.tables.transactions import TransactionsTable
 from node.state.tables.users import UsersTable
 from quorumlog.foreign_json import read_json
@@ -43,6 +44,7 @@ TABLES: Final[tuple[type[Table], ...]] = (
     MovedOffsetsTable,
     LevelTable,
     UsersTable,
+    TopicRatesTable,
 )
 
 

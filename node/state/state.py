@@ -42,10 +42,7 @@ PERMISSION_WRITE: Final = 2
 PERMISSION_READ: Final = 4
 PERMISSION_ALL: Final = PERMISSION_READ | PERMISSION_WRITE
 
-COMMAND_TOPIC: Final = "rmq_sys_quorumlog"
-"""Topic of all commands, in queue 0."""
-
-
+COMMAND_TOPIC: Final = fmt.COMMAND_TOPIC
 SYSTEM_TOPICS: Final = {
     COMMAND_TOPIC: TopicSettings(1, PERMISSION_READ),
     fmt.HALF_TOPIC: TopicSettings(1, 0),
@@ -54,6 +51,7 @@ SYSTEM_TOPICS: Final = {
     fmt.SCHEDULE_TOPIC: TopicSettings(18, PERMISSION_READ),
     fmt.TIMER_TOPIC: TopicSettings(1, PERMISSION_READ),
     fmt.UNDELIVERABLE_TOPIC: TopicSettings(1, PERMISSION_READ),
+    fmt.AUDIT_TOPIC: TopicSettings(1, PERMISSION_READ),
 }
 """Topics outside the state: there from the beginning, and for clients at most to read. No client
 reads half messages: `DescribeTransaction` shows them."""

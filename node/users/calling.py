@@ -5,6 +5,7 @@ message that is found by its id, the names of a list, a topic that a send makes.
 runs in no user's name, and everything is allowed to it.
 """
 
+import asyncio
 from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Final, Protocol
@@ -25,8 +26,20 @@ class Calling(Protocol):
     def require(self, need: Need) -> None:
         """Raise ForbiddenError or UnauthenticatedError unless it may."""
 
-    def publish(self, queues: Iterable[tuple[bytes, int]]) -> None:
-        """Raise as `require` unless it may publish to the topics of all these queues."""
+    def publish(
+        self, queues: Iterable[tuple[bytes, int]], size_bytes: int = 0, message_count: int = 0
+    ) -> None:
+        """Raise as `require` unless it may publish to the topics of all these queues, and
+        RateLimitedError unless it may do so now."""
+
+    def check_reading(self) -> None:
+        """Raise RateLimitedError while it has read more than its rates allow."""
+
+    def reading_wait_s(self) -> float:
+        """Return the seconds until `check_reading` passes."""
+
+    def received(self, size_bytes: int, message_count: int) -> None:
+        """Count what it has read."""
 
 
 _calling: ContextVar[Calling | None] = ContextVar("calling", default=None)
@@ -35,6 +48,27 @@ set_calling: Final = _calling.set
 """Runs the rest of the current task in the name of a user; None: in that of the node."""
 calling: Final = _calling.get
 """Returns whose call is running; None: users are off, or it is the node's own work."""
+
+
+def check_reading() -> None:
+    """Raise RateLimitedError while the running call's user has read more than its rates allow."""
+    caller = _calling.get()
+    if caller is not None:
+        caller.check_reading()
+
+
+async def wait_for_reading() -> None:
+    """Wait for as long as `check_reading` would refuse now."""
+    caller = _calling.get()
+    if caller is not None:
+        await asyncio.sleep(caller.reading_wait_s())
+
+
+def received(size_bytes: int, message_count: int) -> None:
+    """Count messages that the running call hands to its user."""
+    caller = _calling.get()
+    if caller is not None:
+        caller.received(size_bytes, message_count)
 
 
 def may(action: Action, kind: Kind, name: str) -> bool:

@@ -14,10 +14,14 @@ from contextlib import contextmanager
 from typing import Final, Literal
 
 from node.errors.common import NodeError, NotReadyError
+from node.errors.translation import describe
 from node.errors.users import ForbiddenError, UnauthenticatedError
+from node.runtime.accounts import Account
+from node.runtime.accounts import caller as current_account
 from node.users.calling import set_calling
 from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
-from node.users.needs import Needs, of_nodes
+from node.users.needs import Needs, appends, of_nodes, of_peers
+from node.users.rates import UserRow, UserRows
 from node.users.rules import Action, Kind, Need
 from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Owned, Rights, Users
 from store.record.topic_names import is_reserved
@@ -28,6 +32,8 @@ BEARER: Final = "bearer "
 """How a header `authorization` with a token begins, in lower case."""
 _NO_CREDENTIAL: Final = "the call shows no credential"
 _LOOK_S: Final = 1.0
+_CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
+_REFUSALS: Final = (ForbiddenError, UnauthenticatedError)
 _NO_SECRET: Final = b"\0" * 32
 """Signs in the place of a secret that is not there: both cases take the same time."""
 
@@ -35,7 +41,18 @@ _NO_SECRET: Final = b"\0" * 32
 class Caller:
     """A user that calls, or a caller without a credential, or a node of the cluster."""
 
-    __slots__ = ("_credential", "_identity", "_rights", "_users", "guard", "is_node", "name", "why")
+    __slots__ = (
+        "_credential",
+        "_identity",
+        "_rights",
+        "_row",
+        "_users",
+        "account",
+        "guard",
+        "is_node",
+        "name",
+        "why",
+    )
 
     def __init__(
         self,
@@ -58,6 +75,10 @@ class Caller:
         self._users: Users | None = None
         self._rights: Rights | None = None
         """As of these users."""
+        self._row: UserRow | None = None
+        """Of the user, once its rights were looked at."""
+        self.account: Account | None = None
+        """Of its connection; None: not known."""
 
     @property
     def ends(self) -> bool:
@@ -91,6 +112,7 @@ class Caller:
         if self._identity and rights.user.credentials.get(self._identity) != self._credential:
             self.why = f"the credential was taken from user {self.name!r}"
             return None
+        self._row = self.guard.rows.of(rights.user)
         return rights
 
     def may(self, need: Need) -> bool:
@@ -110,16 +132,49 @@ class Caller:
             self.name, str(need), str(need.action), f"{need.kind}:{need.name or '*'}"
         )
 
-    def publish(self, queues: Iterable[tuple[bytes, int]]) -> None:
-        """Raise as `require` unless it may publish to the topics of all these queues. Topics of the
-        system are not looked at: no client writes to them."""
-        may_publish = self.rights.may_publish
+    def publish(
+        self, queues: Iterable[tuple[bytes, int]], size_bytes: int = 0, message_count: int = 0
+    ) -> None:
+        """Raise as `require` unless it may publish to the topics of all these queues, and
+        RateLimitedError unless it may do so now. Topics of the system are not looked at: no client
+        writes to them."""
+        may_publish, row, account = self.rights.may_publish, self._row, self.account
+        assert row is not None, "a user has a row"
+        if account is not None and account.user is not row:
+            row.connect(account)
         for topic, _ in queues:
             if topic not in may_publish:
                 name = topic.decode("utf-8", "replace")
                 if not is_reserved(name):
                     self.guard.require_publish(self, name)
                     may_publish.add(topic)
+        if row.meter is not None:
+            row.meter.take(size_bytes, message_count, 1)
+
+    def begin(self, request_count: int) -> None:
+        """Count its connection, and requests. Raises RateLimitedError."""
+        row, account = self._row, self.account
+        if row is None:
+            return
+        if account is not None and account.user is not row:
+            row.connect(account)
+        if row.meter is not None:
+            row.meter.take(0, 0, request_count)
+
+    def check_reading(self) -> None:
+        """Raise RateLimitedError while it has read more than its rates allow."""
+        if self._row is not None and self._row.meter is not None:
+            self._row.meter.check_reading()
+
+    def reading_wait_s(self) -> float:
+        """Return the seconds until `check_reading` passes."""
+        meter = None if self._row is None else self._row.meter
+        return 0.0 if meter is None else meter.wait_s()
+
+    def received(self, size_bytes: int, message_count: int) -> None:
+        """Count what it has read."""
+        if self._row is not None and self._row.meter is not None:
+            self._row.meter.spend(size_bytes, message_count)
 
 
 class Guard:
@@ -140,8 +195,13 @@ class Guard:
         self.box: Final = box
         self.is_behind: Callable[[], bool] = lambda: False
         """Whether the cluster may have users that this node has yet to learn, as after a start."""
-        self.on_refused: Callable[[str, str, NodeError], None] = lambda _user, _what, _error: None
-        """Called with the user, the call and the error of each refusal."""
+        self.rows: Final = UserRows()
+        """The rates and connections of users at this node."""
+        self.on_refused: Callable[[Caller, str, NodeError], None] = lambda _caller, _what, _e: None
+        """Called with the caller, the call and the error of each refusal."""
+        self.on_administered: Callable[[Caller, str, Need, object, str], None] = lambda *_: None
+        """Called with the caller, the call, what it needs, the request and the code of its error,
+        if there is one, at the end of each call that changes the cluster."""
         self.refused: Final[Counter[str]] = Counter({"unauthenticated": 0, "forbidden": 0})
         """Calls that were refused, by the last word of the code."""
         self.unix_ms = unix_ms
@@ -247,7 +307,7 @@ class Guard:
         """Return what a request needs of a caller; None: not even that it is a user."""
         if caller.is_node:
             return None
-        if row is of_nodes:
+        if row is of_nodes or row is of_peers:
             error = UnauthenticatedError("only nodes of the cluster may make this call")
             self.refuse(caller, method, error)
             raise error
@@ -263,9 +323,11 @@ class Guard:
             raise
 
     def refuse(self, caller: Caller, method: str, error: NodeError) -> None:
-        """Count a refusal and tell of it."""
-        self.refused[error.code.rpartition(".")[2]] += 1
-        self.on_refused(caller.name, method, error)
+        """Count a refusal and tell of it, once; other errors are none."""
+        if isinstance(error, _REFUSALS) and not error.is_noted:
+            error.is_noted = True
+            self.refused[error.code.rpartition(".")[2]] += 1
+            self.on_refused(caller, method, error)
 
     # --- Calls under way ---
 
@@ -273,13 +335,18 @@ class Guard:
     def serving(self, caller: Caller, method: str, row: Needs, request: object) -> Iterator[None]:
         """Check a call and run it in the name of its caller, until it may not make it any more.
 
-        Raises as `check`; in the running task, also at the moment in which the right is taken."""
+        Raises as `check`; in the running task, also at the moment in which the right is taken; and
+        RateLimitedError."""
+        if caller.account is None:
+            caller.account = current_account()
         needs = self.needs_of(caller, method, row, request)
         self.check(caller, method, needs)
         set_calling(caller)
         if needs is None:
             yield
             return
+        caller.begin(0 if row is appends else 1)
+        code = ""
         task = asyncio.current_task()
         assert task is not None, "a call has a task"
         self._under_way[task] = caller, needs
@@ -288,18 +355,31 @@ class Guard:
         except asyncio.CancelledError:
             error = self._ended.pop(task, None)
             if error is None or task.uncancel() > 0:  # Its own caller has gone as well.
+                code = "cancelled"
                 raise
+            code = error.code
             self.refuse(caller, method, error)
             raise error from None
+        except Exception as error:
+            if isinstance(error, _REFUSALS):  # By a part that alone knows what the call touches.
+                self.refuse(caller, method, error)
+                needs = ()
+            code = describe(error).code
+            raise
         finally:
             self._under_way.pop(task, None)
             self._ended.pop(task, None)
+            for need in needs:
+                if need.action in _CHANGES:
+                    self.on_administered(caller, method, need, request, code)
+                    break
 
     def look(self, users: Users) -> None:
         """Take the users of the state; end the calls under way that they forbid. Called after each
         turn in which the state may have changed."""
         if users is not self.users:
             self.users = users
+            self.rows.keep(users.users)
             self.end_forbidden(lambda _caller: True)
 
     async def run(self) -> None:

@@ -28,6 +28,16 @@ def of_nodes(_request: object) -> Iterable[Need]:
     raise AssertionError("a call of nodes is not checked as one of users")
 
 
+def of_peers(_request: object) -> Iterable[Need]:
+    """For nodes that show the token of the node that they call, which its peers alone know."""
+    raise AssertionError("a call of nodes is not checked as one of users")
+
+
+def appends(_request: object) -> Iterable[Need]:
+    """As `signed_in`; the broker counts each batch as a request of the user."""
+    return ()
+
+
 def _route(request: Any) -> Iterable[Need] | None:
     """Show the way to the cluster to all, and its topics to users: a topic whose name is known, to
     any of them, since clients look it up before they are refused with a reason."""
@@ -110,11 +120,13 @@ _SUB, _GET, _LIST = Action.SUB, Action.GET, Action.LIST
 _CREATE, _UPDATE, _DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
 _NODES, _SETTINGS, _VALUES = ClusterPart.NODES, ClusterPart.SETTINGS, ClusterPart.VALUES
 _USERS = ClusterPart.USERS
+_READ_LOG = (Need(_SUB, Kind.TOPIC, ALL), Need(_GET, Kind.CLUSTER, _USERS))
+"""The log has the audit, and what proves that a caller is a user."""
 
 NEEDS: Final[Mapping[str, Needs]] = MappingProxyType(
     {
-        "LogService/Append": signed_in,
-        "LogService/AppendStream": signed_in,
+        "LogService/Append": appends,
+        "LogService/AppendStream": appends,
         "LogService/Pull": _read,
         "LogService/Tail": _read,
         "LogService/GetMessage": signed_in,
@@ -131,6 +143,7 @@ NEEDS: Final[Mapping[str, Needs]] = MappingProxyType(
         "AdminService/DeleteTopic": _topic(_DELETE),
         "AdminService/ListTopics": signed_in,
         "AdminService/DescribeTopic": _topic(_GET),
+        "AdminService/SetTopicRates": _topic(_UPDATE),
         "AdminService/ListGroups": signed_in,
         "AdminService/DescribeGroup": _group(_GET),
         "AdminService/DeleteGroup": _group(_DELETE),
@@ -140,7 +153,7 @@ NEEDS: Final[Mapping[str, Needs]] = MappingProxyType(
         "AdminService/Stacks": _cluster(_GET, _NODES),
         "AdminService/Metrics": _cluster(_GET, _NODES),
         "AdminService/History": _cluster(_GET, _NODES),
-        "AdminService/ReadLog": lambda _: (Need(_SUB, Kind.TOPIC, ALL),),
+        "AdminService/ReadLog": lambda _: _READ_LOG,
         "AdminService/TransferLeadership": _cluster(_UPDATE, _NODES),
         "AdminService/ChangeMember": _cluster(_UPDATE, _NODES),
         "AdminService/Drain": _cluster(_UPDATE, _NODES),
@@ -183,6 +196,7 @@ NEEDS: Final[Mapping[str, Needs]] = MappingProxyType(
         "UserService/DeleteRole": _cluster(_DELETE, _USERS),
         "UserService/Explain": _cluster(_GET, _USERS),
         "UserService/WhoAmI": signed_in,
+        "UserService/HandAudit": of_peers,
     }
 )
 """By service and method."""

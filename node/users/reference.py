@@ -9,7 +9,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from node.users.needs import NEEDS, append_needs, of_nodes, signed_in
+from node.users.needs import NEEDS, append_needs, appends, of_nodes, of_peers, signed_in
 from node.users.rules import READY_MADE, Need
 from quorumlog.pb import (
     admin_pb2,
@@ -79,8 +79,10 @@ def _needed(service: str, method: MethodDescriptor) -> str:
     row = NEEDS[name]
     if row is of_nodes:
         return "the secret of the cluster: for nodes only"
+    if row is of_peers:
+        return "the token of the node that is called, which its peers know: for nodes only"
     kind = GetMessageClass(method.input_type)
-    if row is not signed_in:
+    if row not in (appends, signed_in):
         texts = _texts(row(_filled(kind())) or ())
         if row(kind()) is None:
             return f"nothing; with topics {_ANY_USER}"

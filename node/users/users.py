@@ -8,8 +8,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from node.users.rules import READY_MADE, Decision, Kind, Need, Role, decide, given
-from store.format import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from node.users.rules import (
+    READY_MADE,
+    Action,
+    ClusterPart,
+    Decision,
+    Kind,
+    Need,
+    Role,
+    decide,
+    given,
+)
+from store.format import (
+    AUDIT_TOPIC,
+    COMMAND_TOPIC,
+    DEAD_LETTER_TOPIC_PREFIX,
+    RETRY_TOPIC_PREFIX,
+)
 
 DECISIONS_KEPT_MAX: Final = 4_096
 """Of one user: names in calls are those of callers."""
@@ -72,10 +87,10 @@ class Rights:
 
     def decide(self, need: Need) -> Decision:
         """Return whether the user may do something. Retry and dead-letter topics belong to their
-        consumer group."""
+        consumer group; the audit, and the commands that change users, to who may look at these."""
         known = self._decisions.get(need)
         if known is None:
-            known = decide(self.roles, _of_group(need))
+            known = decide(self.roles, _owned(need))
             if len(self._decisions) >= DECISIONS_KEPT_MAX:
                 self._decisions.clear()
                 self.may_publish.clear()
@@ -83,7 +98,13 @@ class Rights:
         return known
 
 
-def _of_group(need: Need) -> Need:
+_LOOK_AT_USERS: Final = Need(Action.GET, Kind.CLUSTER, ClusterPart.USERS)
+
+
+def _owned(need: Need) -> Need:
+    """Return what stands for a need in the rules."""
+    if need.kind is Kind.TOPIC and need.name in (AUDIT_TOPIC, COMMAND_TOPIC):
+        return _LOOK_AT_USERS
     if need.kind is Kind.TOPIC and need.name[:1] == "%":
         for prefix in (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX):
             if need.name.startswith(prefix):

@@ -1,4 +1,4 @@
-"""`qlog topic`: create, list, describe and delete topics.
+"""`qlog topic`: create, list, describe, limit and delete topics.
 
 Owns the options and the printing; the work is the admin client's.
 """
@@ -12,6 +12,7 @@ from qlog import names
 from qlog.broker_groups import warn_away
 from qlog.command_decorators import Printout, cluster_command, confirmed
 from qlog.output import Row
+from qlog.parsed import Parsed, parse_size
 from qlog.watch import EXISTS, watched_command
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, limit and delete topics."""
 
 
 @topic.command()
@@ -111,7 +112,8 @@ async def describe(client: "Client", name: str) -> Printout:
 
     \b
     Keys of -o json:
-      topic, queue_count, permission, message_type, shares, message_count, queues
+      topic, queue_count, permission, message_type, shares, bytes_per_second,
+      messages_per_second, message_count, queues
       queues: broker_group, queue_id, first_offset, end_offset, message_count,
         last_store_unix_ms
 
@@ -132,8 +134,50 @@ async def describe(client: "Client", name: str) -> Printout:
         for queue in info.queues
     ]
     total = sum(queue.end_offset - queue.first_offset for queue in info.queues)
-    row = {**_topic_row(info), "message_count": total, "queues": queues}
-    return Printout(row, omitted=_omitted(info), omits_group=True)
+    rates = _rates(info)
+    row = {**_topic_row(info), **rates, "message_count": total, "queues": queues}
+    omitted = (*_omitted(info), *(name for name, rate in rates.items() if not rate))
+    return Printout(row, omitted=omitted, omits_group=True)
+
+
+@topic.command("set")
+@click.argument("name", metavar="TOPIC", shell_complete=names.topics)
+@click.option(
+    "--bytes-per-second",
+    metavar="SIZE",
+    type=Parsed("size", parse_size),
+    help="What clients may send to it, as 10MiB; 0: no limit.",
+)
+@click.option(
+    "--messages-per-second",
+    type=click.IntRange(min=0),
+    help="How many messages; 0: no limit.",
+)
+@cluster_command
+async def set_rates(
+    client: "Client", name: str, bytes_per_second: int | None, messages_per_second: int | None
+) -> Row:
+    """Limit what is sent to a topic in a second.
+
+    All clients share the limit, which counts in each broker group. A batch passes if there is
+    something left, and the next one waits for what it took too much: clients wait and try again
+    until their time-out.
+
+    \b
+    Keys of -o json:
+      topic, bytes_per_second, messages_per_second
+
+    \b
+    Examples:
+      qlog topic set orders --bytes-per-second 10MiB --messages-per-second 5000
+      qlog topic set orders --bytes-per-second 0
+    """
+    if bytes_per_second is None and messages_per_second is None:
+        raise click.UsageError("give --bytes-per-second, --messages-per-second or both")
+    info = await client.admin.set_topic_rates(
+        name, bytes_per_second=bytes_per_second, messages_per_second=messages_per_second
+    )
+    return {"topic": info.topic, **_rates(info)}
 
 
 @topic.command()
@@ -196,6 +240,10 @@ def _topic_row(info: "TopicInfo | TopicDescription") -> dict[str, object]:
             for share in info.shares
         ],
     }
+
+
+def _rates(info: "TopicInfo | TopicDescription") -> dict[str, int]:
+    return {name: getattr(info, name) for name in ("bytes_per_second", "messages_per_second")}
 
 
 def _omitted(info: "TopicInfo | TopicDescription") -> tuple[str, ...]:

@@ -151,6 +151,20 @@ class Admin(GroupAdmin, MessageAdmin, UserAdmin):
         """Return a topic and the state of its queues. Raises UnknownTopicError."""
         return TopicDescription.of(*await self._each(admin_pb2.DescribeTopicRequest(topic=topic)))
 
+    async def set_topic_rates(
+        self,
+        topic: str,
+        *,
+        bytes_per_second: int | None = None,
+        messages_per_second: int | None = None,
+    ) -> TopicInfo:
+        """Limit what clients send to a topic in a second, in each broker group; 0: no limit, None:
+        as it is. Raises UnknownTopicError."""
+        request = admin_pb2.SetTopicRatesRequest(
+            topic=topic, bytes_per_second=bytes_per_second, messages_per_second=messages_per_second
+        )
+        return TopicInfo.of(*await self._each(request, is_read=False, may_be_away=False))
+
     # Nodes.
 
     async def node_status(

@@ -40,6 +40,9 @@ class TopicInfo:
     away: tuple[str, ...] = ()
     message_type: str = "MIXED"
     """The messages that the topic takes from clients of RocketMQ; MIXED: all."""
+    bytes_per_second: int = 0
+    """Limit of what is sent to it in each broker group; 0: none."""
+    messages_per_second: int = 0
 
     @classmethod
     def of(
@@ -54,6 +57,8 @@ class TopicInfo:
             tuple(of_pb(TopicShare, pb, broker_group=name) for name, pb in shares.items()),
             tuple(away),
             first.message_type or "MIXED",
+            first.bytes_per_second,
+            first.messages_per_second,
         )
 
 
@@ -89,6 +94,8 @@ class TopicDescription:
     shares: tuple[TopicShare, ...] = ()
     away: tuple[str, ...] = ()
     message_type: str = "MIXED"
+    bytes_per_second: int = 0
+    messages_per_second: int = 0
 
     @classmethod
     def of(

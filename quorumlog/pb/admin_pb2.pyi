@@ -33,16 +33,30 @@ class CreateTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., permission: _Optional[int] = ..., must_be_new: _Optional[bool] = ..., message_type: _Optional[str] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
-    __slots__ = ("topic", "queue_count", "permission", "message_type")
+    __slots__ = ("topic", "queue_count", "permission", "message_type", "bytes_per_second", "messages_per_second")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_count: int
     permission: int
     message_type: str
-    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[str] = ...) -> None: ...
+    bytes_per_second: int
+    messages_per_second: int
+    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[str] = ..., bytes_per_second: _Optional[int] = ..., messages_per_second: _Optional[int] = ...) -> None: ...
+
+class SetTopicRatesRequest(_message.Message):
+    __slots__ = ("topic", "bytes_per_second", "messages_per_second")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    bytes_per_second: int
+    messages_per_second: int
+    def __init__(self, topic: _Optional[str] = ..., bytes_per_second: _Optional[int] = ..., messages_per_second: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("topic",)

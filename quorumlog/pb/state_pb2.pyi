@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Command(_message.Message):
-    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "recreate_topic", "take_delayed", "cancel_delayed", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide", "claim_producer", "put_key_value", "raise_level", "put_user", "delete_user", "put_role", "delete_role", "digest_point", "state_digest")
+    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "recreate_topic", "take_delayed", "cancel_delayed", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide", "claim_producer", "put_key_value", "raise_level", "put_user", "delete_user", "put_role", "delete_role", "set_topic_rates", "digest_point", "state_digest")
     class PutTopic(_message.Message):
         __slots__ = ("topic", "queue_count", "permission", "must_be_new", "message_type")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +106,15 @@ class Command(_message.Message):
         NAME_FIELD_NUMBER: _ClassVar[int]
         name: str
         def __init__(self, name: _Optional[str] = ...) -> None: ...
+    class SetTopicRates(_message.Message):
+        __slots__ = ("topic", "bytes_per_second", "messages_per_second")
+        TOPIC_FIELD_NUMBER: _ClassVar[int]
+        BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+        MESSAGES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+        topic: str
+        bytes_per_second: int
+        messages_per_second: int
+        def __init__(self, topic: _Optional[str] = ..., bytes_per_second: _Optional[int] = ..., messages_per_second: _Optional[int] = ...) -> None: ...
     class ClaimProducer(_message.Message):
         __slots__ = ("name", "number")
         NAME_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +219,7 @@ class Command(_message.Message):
     DELETE_USER_FIELD_NUMBER: _ClassVar[int]
     PUT_ROLE_FIELD_NUMBER: _ClassVar[int]
     DELETE_ROLE_FIELD_NUMBER: _ClassVar[int]
+    SET_TOPIC_RATES_FIELD_NUMBER: _ClassVar[int]
     DIGEST_POINT_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     put_topic: Command.PutTopic
@@ -236,9 +246,10 @@ class Command(_message.Message):
     delete_user: Command.DeleteUser
     put_role: Command.PutRole
     delete_role: Command.DeleteRole
+    set_topic_rates: Command.SetTopicRates
     digest_point: DigestPoint
     state_digest: StateDigest
-    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., recreate_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., take_delayed: _Optional[_Union[Command.TakeDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[Command.CancelDelayed, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ..., claim_producer: _Optional[_Union[Command.ClaimProducer, _Mapping]] = ..., put_key_value: _Optional[_Union[Command.PutKeyValue, _Mapping]] = ..., raise_level: _Optional[_Union[Command.RaiseLevel, _Mapping]] = ..., put_user: _Optional[_Union[Command.PutUser, _Mapping]] = ..., delete_user: _Optional[_Union[Command.DeleteUser, _Mapping]] = ..., put_role: _Optional[_Union[Command.PutRole, _Mapping]] = ..., delete_role: _Optional[_Union[Command.DeleteRole, _Mapping]] = ..., digest_point: _Optional[_Union[DigestPoint, _Mapping]] = ..., state_digest: _Optional[_Union[StateDigest, _Mapping]] = ...) -> None: ...
+    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., recreate_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., take_delayed: _Optional[_Union[Command.TakeDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[Command.CancelDelayed, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ..., claim_producer: _Optional[_Union[Command.ClaimProducer, _Mapping]] = ..., put_key_value: _Optional[_Union[Command.PutKeyValue, _Mapping]] = ..., raise_level: _Optional[_Union[Command.RaiseLevel, _Mapping]] = ..., put_user: _Optional[_Union[Command.PutUser, _Mapping]] = ..., delete_user: _Optional[_Union[Command.DeleteUser, _Mapping]] = ..., put_role: _Optional[_Union[Command.PutRole, _Mapping]] = ..., delete_role: _Optional[_Union[Command.DeleteRole, _Mapping]] = ..., set_topic_rates: _Optional[_Union[Command.SetTopicRates, _Mapping]] = ..., digest_point: _Optional[_Union[DigestPoint, _Mapping]] = ..., state_digest: _Optional[_Union[StateDigest, _Mapping]] = ...) -> None: ...
 
 class DigestPoint(_message.Message):
     __slots__ = ()

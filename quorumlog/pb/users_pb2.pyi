@@ -166,6 +166,16 @@ class ExplainResponse(_message.Message):
     rule: Rule
     def __init__(self, is_allowed: _Optional[bool] = ..., role: _Optional[str] = ..., rule: _Optional[_Union[Rule, _Mapping]] = ...) -> None: ...
 
+class HandAuditRequest(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, rows: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class HandAuditResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class WhoAmIRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

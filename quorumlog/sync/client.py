@@ -84,6 +84,7 @@ class Admin(Wrapper[async_admin.Admin]):
     topic_page = blocking(async_admin.Admin.topic_page)
     list_topics = blocking(async_admin.Admin.list_topics)
     describe_topic = blocking(async_admin.Admin.describe_topic)
+    set_topic_rates = blocking(async_admin.Admin.set_topic_rates)
     list_groups = blocking(async_admin.Admin.list_groups)
     describe_group = blocking(async_admin.Admin.describe_group)
     delete_group = blocking(async_admin.Admin.delete_group)

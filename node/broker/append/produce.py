@@ -19,6 +19,7 @@ from node.broker.append.receipts import COMMAND_QUEUE, AppendReceipts, QueueRang
 from node.broker.append.repeats import messages_digest
 from node.broker.append.sequences import InFlightBatches, Sequences
 from node.broker.append.sizes import Sizes
+from node.broker.append.topic_rates import TopicMeters
 from node.broker.core.context import Context, noted
 from node.config.limits import COMMAND_SIZE_BYTES_MAX, DEAD_LETTER_SIZE_BYTES_MAX
 from node.errors.common import (
@@ -38,6 +39,7 @@ from node.runtime.room import Room
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
 from node.state.state import State
+from node.state.tables.topic_rates import TopicRatesTable
 from node.users.calling import Calling
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from raft import errors as raft_errors
@@ -160,13 +162,12 @@ class _Append:
         if state is not produce.writable_state or version != produce.writable_version:
             writable.clear()
             produce.writable_state, produce.writable_version = state, version
+            produce.topic_rates.table = state.table(TopicRatesTable)
         for key in queues:
             count = queues[key][1]
             visible_count += count
             if key not in writable and (key != COMMAND_QUEUE or count != command_count):
                 produce.check_queue(key, attached_commands.system_queues)
-        if self.calling is not None:
-            self.calling.publish(queues)
         record_count = len(prepared.content.queue_offsets)
         message_count = record_count - command_count
         if message_count != self.record_count:
@@ -177,8 +178,13 @@ class _Append:
             raise BadRequestError("records", "no prepared or rolled back ones", "some")
         if self.incarnation is not None:
             produce.check_incarnation(self.incarnation)
+        if self.calling is not None:
+            self.calling.publish(queues, self.size_bytes, self.record_count)
         if attached_commands is not NOTHING_ATTACHED:
             self.on_decided = attached_commands.check(prepared)
+        elif produce.topic_rates.table.by_topic:
+            counts = ((key[0], queues[key][1]) for key in queues)
+            produce.topic_rates.take(counts, self.size_bytes, self.record_count)
 
     def on_timeout(self) -> None:
         self.produce.on_timeout(self)
@@ -214,6 +220,7 @@ class Produce:
         self.writable_state: State | None = None
         """The state that was asked, at `writable_version`; a snapshot replaces it."""
         self.writable_version = -1
+        self.topic_rates: Final = TopicMeters(context.state, context.clock_ms)
         self.sizes: Final = Sizes(context.limits.topic_count_max)
         self.batch_size_bytes_max: Final = batch_size_bytes_max(context)
         self.own_size_bytes_max: Final = own_size_bytes_max(context)

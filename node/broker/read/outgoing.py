@@ -6,6 +6,8 @@ the cluster, so there are as many counts as topics, and those of deleted ones un
 
 from typing import Final
 
+from node.users.calling import received
+
 
 class Outgoing:
     """Counts what pulls, tails and receives give out. One per broker."""
@@ -18,7 +20,8 @@ class Outgoing:
         """Topic: records and their bytes."""
 
     def note(self, topic: str, record_count: int, size_bytes: int) -> None:
-        """Count records of one read."""
+        """Count records of one read, for the user that gets them, too."""
+        received(size_bytes, record_count)
         self.record_count += record_count
         self.size_bytes += size_bytes
         topics = self.topics

@@ -16,6 +16,7 @@ from node.broker.read.filters import SqlFilter, TagFilter, pull_kept
 from node.broker.read.outgoing import Outgoing
 from node.errors.common import BadRequestError
 from node.state.tables.moved_offsets import MovedOffsetsTable
+from node.users.calling import calling, check_reading, wait_for_reading
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.log_pb2 import PullRequest, PullResponse, TailRequest
 from store.derived.queues.pull import PullResult, PullStatus
@@ -83,6 +84,7 @@ class Pulls:
         """Return records from an offset on; with `wait_ms` wait until there are some, or the filter
         skipped some."""
         self._context.check_cluster(request.cluster_id)
+        check_reading()
         count_max = request.max_count
         if request.with_entries:  # Each record may be an entry of its own, and looked up.
             limits = self._context.limits
@@ -113,7 +115,8 @@ class Pulls:
     async def tail(self, request: TailRequest) -> AsyncGenerator[PulledRecords, None]:
         """Yield records from an offset on as they come, until the caller closes it.
 
-        A slow consumer slows it down: nothing is read before the previous response was taken.
+        A slow consumer slows it down: nothing is read before the previous response was taken. So
+        do the rates of its user.
         Without news for `tail_idle_ms` it yields an empty response. Expired offsets are reported
         and passed over.
         """
@@ -129,6 +132,8 @@ class Pulls:
             # Its consumer may take all without a pause: a long queue is not one step.
             if self._context.turn.is_over():
                 await self._context.turn.next()
+            if calling() is not None:
+                await wait_for_reading()
             self._freshness.check(reader.consistency)
             result = self._read(reader, offset)
             if self._is_beyond(result) and not is_told:

@@ -18,6 +18,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
+from node.state.tables.topic_rates import TopicRatesTable
 from node.state.tables.topic_types import MIXED, TOPIC_TYPES, TopicSettings
 from node.users.calling import calling, may
 from node.users.rules import Action, Kind
@@ -30,6 +31,7 @@ from quorumlog.pb.admin_pb2 import (
     ListTopicsRequest,
     ListTopicsResponse,
     QueueInfo,
+    SetTopicRatesRequest,
     TopicInfo,
 )
 from quorumlog.pb.state_pb2 import Command
@@ -83,7 +85,7 @@ class Topics:
         )
         await self._own_appends.submit(context.create_command(put), is_administration=True)
         message_type = request.message_type or (old.message_type if old else MIXED)
-        return _info(name, TopicSettings(queue_count, permission, message_type))
+        return self._info(name, TopicSettings(queue_count, permission, message_type))
 
     async def delete_topic(self, request: DeleteTopicRequest) -> DeleteTopicResponse:
         """Delete a topic. Its records stay in the log until retention deletes them."""
@@ -96,6 +98,20 @@ class Topics:
         await self._own_appends.submit(Command(delete_topic=delete))
         self._sizes.forget(request.topic)
         return DeleteTopicResponse()
+
+    async def set_topic_rates(self, request: SetTopicRatesRequest) -> TopicInfo:
+        """Change the rates that are set in the request. Raises UnknownTopicError, BadRequestError
+        and the errors of `OwnAppends.submit`."""
+        context, name = self._context, request.topic
+        context.check_leads()
+        old = context.state.table(TopicRatesTable).of(name)
+        put = Command.SetTopicRates(topic=name, **old._asdict())
+        if request.HasField("bytes_per_second"):
+            put.bytes_per_second = request.bytes_per_second
+        if request.HasField("messages_per_second"):
+            put.messages_per_second = request.messages_per_second
+        await self._own_appends.submit(Command(set_topic_rates=put), is_administration=True)
+        return self._info(name, context.topic(name))
 
     async def list_topics(self, request: ListTopicsRequest) -> ListTopicsResponse:
         """Return topics by name: all that the caller may list, or a page of those with a text in
@@ -112,7 +128,7 @@ class Topics:
         names = sorted(name for name in topics if text in name.lower())
         lo = bisect_right(names, request.after)
         page = names[lo : lo + request.max_count] if request.max_count else names[lo:]
-        rows = [_info(name, topics[name]) async for name in self._context.turn.over(page)]
+        rows = [self._info(name, topics[name]) async for name in self._context.turn.over(page)]
         return ListTopicsResponse(topics=rows, matched_count=len(names), topic_count=len(topics))
 
     async def describe_topic(self, request: DescribeTopicRequest) -> DescribeTopicResponse:
@@ -120,7 +136,7 @@ class Topics:
         context, name = self._context, request.topic
         context.check_leads()
         topic = context.topic(name)
-        response = DescribeTopicResponse(info=_info(name, topic))
+        response = DescribeTopicResponse(info=self._info(name, topic))
         async for queue_id in context.turn.over(range(topic.queue_count)):
             lo, hi = context.store.queue_range(name, queue_id)
             last_unix_ms = context.stored_ms(name, queue_id, hi - 1) or 0
@@ -131,6 +147,6 @@ class Topics:
             )
         return response
 
-
-def _info(name: str, topic: TopicSettings) -> TopicInfo:
-    return TopicInfo(topic=name, **topic._asdict())
+    def _info(self, name: str, topic: TopicSettings) -> TopicInfo:
+        rate = self._context.state.table(TopicRatesTable).of(name)
+        return TopicInfo(topic=name, **topic._asdict(), **rate._asdict())

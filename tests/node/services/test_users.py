@@ -1,6 +1,7 @@
 """Every method of every service as nobody, as a user without the right, and as the right one."""
 
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,12 +11,13 @@ from google.protobuf.message_factory import GetMessageClass
 
 from node.services.methods import SERVICES
 from node.users.credentials import digest_of
-from node.users.needs import NEEDS, of_nodes, signed_in
+from node.users.needs import NEEDS, appends, of_nodes, of_peers, signed_in
 from quorumlog.pb import admin_pb2, log_pb2, users_pb2
 from store.record.message import encode_message
 from tests.node.processes import SingleNode, typed_error
 from tests.node.users_files import ADMIN_TOKEN, user_settings
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_for
+from tests.store.records import messages
 
 METHODS = [(service, method) for service in SERVICES for method in service.methods]
 REQUESTS = {
@@ -98,13 +100,14 @@ def test_a_user_without_a_role_may_call_nothing_of_others(node: SingleNode) -> N
     others = {"LogService/Route", "LogService/QueueOffsets"}
     for service, method in METHODS:
         name = f"{service.name}/{method.name}"
-        may_be_open = NEEDS[name] in (of_nodes, signed_in) or name in others
+        may_be_open = NEEDS[name] in (appends, of_nodes, of_peers, signed_in) or name in others
         found = code(node, token, service, method)
         assert may_be_open or found == "node.forbidden", (name, found)
 
 
-def test_an_admin_may_call_everything(node: SingleNode) -> None:
+def test_an_admin_may_call_everything_but_what_nodes_alone_may(node: SingleNode) -> None:
     codes = {m.name: code(node, ADMIN_TOKEN, s, m) for s, m in METHODS}
+    assert codes.pop("HandAudit") == "node.unauthenticated"
     assert not REFUSED & set(codes.values()), codes
 
 
@@ -176,3 +179,43 @@ def test_single_messages_and_lists_show_what_their_user_may_see(node: SingleNode
         )
         assert [one.topic for one in topics.topics] == ["tea-a"]
         assert (topics.matched_count, topics.topic_count) == (1, 1)
+
+
+def test_the_audit_has_who_did_what_and_is_read_by_who_may_look_at_users(node: SingleNode) -> None:
+    by_name = {m.name: (s, m) for s, m in METHODS}
+    tokens = {
+        "root": ADMIN_TOKEN,
+        "reader": with_user(node, "reads", "reader"),
+        "operator": with_user(node, "operates", "operator"),
+    }
+    create = admin_pb2.CreateTopicRequest(topic="audited")
+    assert code(node, tokens["reader"], *by_name["CreateTopic"], create) == "node.forbidden"
+    audit = log_pb2.PullRequest(topic="rmq_sys_audit", max_count=2_048)
+    commands = log_pb2.PullRequest(topic="rmq_sys_quorumlog")
+    for request in (audit, commands):
+        for name, expected in {
+            "root": "",
+            "reader": "node.forbidden",
+            "operator": "node.forbidden",
+        }.items():
+            assert code(node, tokens[name], *by_name["Pull"], request) == expected, name
+    forged = users_pb2.HandAuditRequest(rows=[b"{}"])
+    assert code(node, ADMIN_TOKEN, *by_name["HandAudit"], forged) == "node.unauthenticated"
+    assert (
+        code(node, ADMIN_TOKEN, *by_name["Append"], appended("rmq_sys_audit"))
+        == "node.reserved_topic"
+    )
+
+    def found() -> list[tuple[str, str, str, str]]:
+        with grpc.insecure_channel(node.node_json()["address"]) as channel:
+            pull = channel.unary_unary(
+                "/quorumlog.v1.LogService/Pull", None, log_pb2.PullResponse.FromString
+            )
+            metadata = [("authorization", f"Bearer {ADMIN_TOKEN}")]
+            answer = pull(audit.SerializeToString(), metadata=metadata, timeout=PATIENCE_S)
+        rows = [json.loads(message.body) for message in messages(answer.records)]
+        return [(r["user"], r["call"], r["resource"], r["outcome"]) for r in rows]
+
+    refused = ("reads", "AdminService/CreateTopic", "Topic:audited", "node.forbidden")
+    wait_for("the refusal to be written", lambda: refused in found())
+    assert ("admin", "UserService/PutUser", "Cluster:users reads", "ok") in found()

@@ -186,7 +186,12 @@ def _users(random: Random, state: State) -> Command:
     return Command(put_user=Command.PutUser(user=user, must_be_first=not random.randrange(6)))
 
 
+def _rates(random: Random, _state: State) -> Command:
+    put = Command.SetTopicRates(topic=random.choice(TOPICS), bytes_per_second=random.randrange(3))
+    return Command(set_topic_rates=put)
+
+
 _KINDS = (
     *(_core, _core, _producer, _delay, _settings, _dead),
-    *(_pop, _pop, _transaction, _claim, _key, _level, _users),
+    *(_pop, _pop, _transaction, _claim, _key, _level, _users, _rates),
 )

@@ -121,7 +121,7 @@ async def test_a_call_is_made_in_the_name_of_its_caller() -> None:
 async def test_all_that_a_call_needs_is_needed(request_: PullRequest) -> None:
     guard = guarded(SHOP)
     refused = []
-    guard.on_refused = lambda name, method, _error: refused.append((name, method))
+    guard.on_refused = lambda caller, method, _error: refused.append((caller.name, method))
     with (
         pytest.raises(ForbiddenError),
         guard.serving(guard.by_token("token"), PULL, NEEDS[PULL], request_),

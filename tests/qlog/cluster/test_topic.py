@@ -183,3 +183,20 @@ def test_a_shell_completes_names_of_the_cluster_and_is_silent_without_one(
         assert shown in done.stdout
         assert bool(shown) == bool(done.stdout.strip())
         assert done.stderr == ""
+
+
+def test_rates_of_a_topic_are_set_one_by_one_and_shown(qlog: Qlog, topic: str) -> None:
+    rates = {"topic": topic, "bytes_per_second": 10 << 20, "messages_per_second": 0}
+    assert qlog.json("topic", "set", topic, "--bytes-per-second", "10MiB") == rates
+    rates["messages_per_second"] = 5
+    assert qlog.json("topic", "set", topic, "--messages-per-second", 5) == rates
+    assert rates.items() <= qlog.json("topic", "describe", topic).items()
+    assert "messages_per_second" in qlog("topic", "describe", topic).stdout
+    for wrong in ((), ("--bytes-per-second", "1.5k")):
+        assert len(qlog("topic", "set", topic, *wrong, code=2).stderr.splitlines()) == 3
+    qlog("topic", "set", topic, "--bytes-per-second", 0, "--messages-per-second", 0)
+    assert "per_second" not in qlog("topic", "describe", topic).stdout
+
+
+def test_a_cluster_without_users_has_an_empty_audit(qlog: Qlog) -> None:
+    assert qlog.json("audit", "--since", "1h", "--refused", "--user", "shop") == []

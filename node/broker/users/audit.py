@@ -1,0 +1,154 @@
+"""The audit: who changed the cluster and who was refused, as messages of a system topic.
+
+Owns the form of a row, how many wait, and their way into the log of the leader. A row has neither
+secrets nor bodies of messages. What a node could not write before it stopped is lost; a row whose
+outcome was not known, as at a change of leaders, may be there twice. For one event loop.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
+from typing import Final
+
+from node.broker.append.own_appends import OwnAppends
+from node.broker.core.context import Context
+from node.errors.common import BadRequestError, NodeError
+from node.errors.users import UsersOffError
+from node.runtime.json_text import dump_json
+from node.runtime.logs.rate_limited_log import RateLimitedLog
+from node.users.guard import Caller
+from node.users.rates import Bucket, Unit
+from node.users.rules import Kind, Need
+from quorumlog.pb.users_pb2 import HandAuditRequest, HandAuditResponse
+from raft.messages import NO_NODE
+from store.errors import StoreError
+from store.format import AUDIT_TOPIC
+from store.record.message import encode_message
+
+WAITING_COUNT_MAX: Final = 1_000
+REFUSALS_PER_SECOND: Final = 100
+DONE: Final = "ok"
+"""The outcome of a call without an error."""
+_AT_ONCE_COUNT_MAX: Final = 100
+"""Rows of one entry of the log."""
+_TEXT_LENGTH_MAX: Final = 255
+"""Characters of a name that a caller sent."""
+_ROW_SIZE_BYTES_MAX: Final = 8 * 1024
+_HEAD_SIZE_BYTES_MAX: Final = 256
+"""Of the record of a row."""
+_OBJECTS: Final = ("name", "node_id", "namespace", "key")
+"""Fields of requests that name what is changed of the cluster."""
+_AGAIN_S: Final = 1.0
+_log: Final = RateLimitedLog(logging.getLogger(__name__))
+
+HandOver = Callable[[str, HandAuditRequest], Awaitable[None]]
+"""Gives rows to the leader at an address. Raises NodeError."""
+
+
+class Audit:
+    """The rows of one node that are not in the log yet."""
+
+    def __init__(self, context: Context, own_appends: OwnAppends, *, is_on: bool) -> None:
+        self._context: Final = context
+        self._own_appends, self._is_on = own_appends, is_on
+        self._rows: Final[deque[bytes]] = deque()
+        self._has_rows = asyncio.Event()
+        self._refusals = Bucket(Unit.REQUESTS, REFUSALS_PER_SECOND, context.clock_ms() / 1000)
+        self._left_out_count = 0
+        """Since the last row."""
+        self.written_total = self.left_out_total = 0
+
+    def note_refusal(self, caller: Caller, call: str, error: NodeError) -> None:
+        """Note a call that was refused, unless there were too many in this second."""
+        if self._refusals.fill(self._context.clock_ms() / 1000):
+            self._refusals.left -= 1
+            self._note(caller, call, str(getattr(error, "resource", "")), error.code)
+        else:
+            self._leave_out()
+
+    def note_change(
+        self, caller: Caller, call: str, need: Need, request: object, code: str
+    ) -> None:
+        """Note the end of a call that changes the cluster; `code` of its error, or empty."""
+        names = [f"{need.kind}:{need.name}"]
+        if need.kind is Kind.CLUSTER:
+            names += [str(getattr(request, field, "")) for field in _OBJECTS]
+        self._note(caller, call, " ".join(filter(None, names)), code or DONE)
+
+    def _note(self, caller: Caller, call: str, resource: str, outcome: str) -> None:
+        if len(self._rows) >= WAITING_COUNT_MAX:
+            self._leave_out()
+            return
+        row = {
+            "unix_ms": self._context.unix_ms(),
+            "node_id": self._context.driver.node_id,
+            "user": caller.name,
+            "call": call,
+            "resource": resource[:_TEXT_LENGTH_MAX],
+            "address": "" if caller.account is None else caller.account.address.what,
+            "outcome": outcome,
+            "left_out": self._left_out_count,
+        }
+        self._left_out_count = 0
+        self._rows.append(dump_json(row))
+        self._has_rows.set()
+
+    def _leave_out(self) -> None:
+        self._left_out_count += 1
+        self.left_out_total += 1
+
+    async def run(self, hand_over: HandOver) -> None:
+        """Bring the rows into the log, until cancelled."""
+        while True:
+            await self._has_rows.wait()
+            rows = self._next()
+            try:
+                await self._write(rows, hand_over)
+            except (NodeError, StoreError) as error:
+                _log.warn("the audit waits", f"{len(self._rows)} rows: {error}")
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            for _ in rows:
+                self._rows.popleft()
+            if not self._rows:
+                self._has_rows.clear()
+
+    def _next(self) -> list[bytes]:
+        """Return the first rows, as many as fit into an entry with their heads; at least one."""
+        room_bytes, rows = self._own_appends.entry_size_bytes_max, list[bytes]()
+        for row in islice(self._rows, _AT_ONCE_COUNT_MAX):
+            room_bytes -= len(row) + _HEAD_SIZE_BYTES_MAX
+            if rows and room_bytes < 0:
+                break
+            rows.append(row)
+        return rows
+
+    async def _write(self, rows: list[bytes], hand_over: HandOver) -> None:
+        context = self._context
+        leader_id = context.driver.leader_id
+        if leader_id in (NO_NODE, context.driver.node_id):
+            await self._append(rows)  # Raises if this node does not lead.
+        else:
+            request = HandAuditRequest(rows=rows)
+            await hand_over(context.address_of(leader_id), request)
+
+    async def _append(self, rows: Iterable[bytes]) -> None:
+        host, now_ms = self._context.store.config.store_host, self._context.unix_ms()
+        records = [
+            encode_message(AUDIT_TOPIC, 0, row, born_unix_ms=now_ms, store_host=host)
+            for row in rows
+        ]
+        await self._own_appends.write(b"".join(records), ())
+        self.written_total += len(records)
+
+    async def hand_audit(self, request: HandAuditRequest) -> HandAuditResponse:
+        """Write rows of another node. Raises NotLeaderError and as `OwnAppends.write`."""
+        if not self._is_on:
+            raise UsersOffError
+        self._context.check_count("rows", len(request.rows), _AT_ONCE_COUNT_MAX, 1)
+        if any(len(row) > _ROW_SIZE_BYTES_MAX for row in request.rows):
+            raise BadRequestError("rows", f"at most {_ROW_SIZE_BYTES_MAX} bytes each", "more")
+        await self._append(request.rows)
+        return HandAuditResponse()

@@ -1,0 +1,122 @@
+"""The audit: its rows, how many of them there are, and their way to the leader."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from node.broker.users.audit import WAITING_COUNT_MAX, Audit
+from node.errors.common import NotLeaderError
+from node.errors.users import ForbiddenError, UnauthenticatedError
+from node.runtime.accounts import Accounts, on_behalf_of
+from node.users.credentials import digest_of
+from node.users.guard import Guard
+from node.users.needs import NEEDS
+from node.users.users import Credential, Rates, User, Users
+from quorumlog.pb import admin_pb2
+from quorumlog.pb.log_pb2 import PullRequest
+from quorumlog.pb.users_pb2 import HandAuditRequest, PutUserRequest
+from store.format import AUDIT_TOPIC
+from tests.node.broker_fakes import Fixture, hidden
+from tests.patience import eventually
+
+PUT_USER, CREATE = "UserService/PutUser", "AdminService/CreateTopic"
+
+
+def user(name: str, role: str) -> User:
+    return User(name, (role,), False, {"t": Credential(digest_of(name))}, Rates(), 1)
+
+
+def guarded(audit: Audit) -> Guard:
+    guard = Guard("on", lambda: 0)
+    guard.look(Users({one.name: one for one in (user("root", "admin"), user("r", "reader"))}, {}))
+    guard.on_refused, guard.on_administered = audit.note_refusal, audit.note_change
+    return guard
+
+
+@asynccontextmanager
+async def running(node: Fixture, handed: Any = None) -> AsyncIterator[Audit]:
+    audit = Audit(node.broker.context, node.broker.own_appends, is_on=True)
+    task = asyncio.create_task(audit.run(handed))
+    try:
+        yield audit
+    finally:
+        task.cancel()
+
+
+def rows(node: Fixture) -> list[dict[str, Any]]:
+    return [json.loads(message.body) for message in hidden(node, AUDIT_TOPIC)]
+
+
+async def test_changes_and_refusals_are_rows_and_other_calls_are_not(node: Fixture) -> None:
+    async with running(node) as audit:
+        guard, connection = guarded(audit), Accounts().open("10.1.2.3")
+        calls: list[tuple[str, str, Any]] = [
+            ("root", PUT_USER, PutUserRequest(name="new", secrets=[b"top secret"])),
+            ("r", CREATE, admin_pb2.CreateTopicRequest(topic="orders")),
+            ("nobody", CREATE, admin_pb2.CreateTopicRequest(topic="orders")),
+            ("r", "LogService/Pull", PullRequest(topic="orders")),
+        ]
+        with on_behalf_of(connection):
+            for token, method, request in calls:
+                with (
+                    suppress(ForbiddenError, UnauthenticatedError),
+                    guard.serving(guard.by_token(token), method, NEEDS[method], request),
+                ):
+                    pass
+            with (
+                pytest.raises(NotLeaderError),
+                guard.serving(guard.by_token("root"), CREATE, NEEDS[CREATE], calls[1][2]),
+            ):
+                raise NotLeaderError
+        await eventually(lambda: len(rows(node)) == 4, "the rows are written")
+    shown = [(r["user"], r["call"], r["resource"], r["address"], r["outcome"]) for r in rows(node)]
+    assert shown == [
+        ("root", PUT_USER, "Cluster:users new", "10.1.2.3", "ok"),
+        ("r", CREATE, "Topic:orders", "10.1.2.3", "node.forbidden"),
+        ("", CREATE, "", "10.1.2.3", "node.unauthenticated"),
+        ("root", CREATE, "Topic:orders", "10.1.2.3", "node.not_leader"),
+    ]
+    assert "secret" not in json.dumps(rows(node))
+
+
+async def test_a_flood_of_refusals_leaves_some_out_and_says_how_many(node: Fixture) -> None:
+    async with running(node) as audit:
+        caller = guarded(audit).by_token("r")
+        for _ in range(500):
+            audit.note_refusal(caller, CREATE, ForbiddenError("r", "", "", "Topic:" + "x" * 9_999))
+        await eventually(lambda: len(rows(node)) == audit.written_total > 0, "they are written")
+        node.clock.now_ms += 1_000
+        audit.note_refusal(caller, CREATE, ForbiddenError("r", "", "", "Topic:x"))
+        await eventually(lambda: rows(node)[-1]["left_out"], "it is written")
+        assert rows(node)[-1]["left_out"] == 500 - 100
+        assert max(len(row["resource"]) for row in rows(node)) == 255
+
+
+async def test_rows_wait_for_a_leader_up_to_a_limit_and_go_to_another_one(node: Fixture) -> None:
+    handed: list[tuple[str, HandAuditRequest]] = []
+
+    async def hand_over(*row: Any) -> None:
+        handed.append(row)
+
+    node.driver.lose()
+    async with running(node, hand_over) as audit:
+        caller = guarded(audit).by_token("root")
+        (need,) = NEEDS[PUT_USER](PutUserRequest()) or ()
+        for _ in range(WAITING_COUNT_MAX + 5):
+            audit.note_change(caller, PUT_USER, need, PutUserRequest(), "")
+        await eventually(
+            lambda: sum(len(request.rows) for _, request in handed) == WAITING_COUNT_MAX,
+            "they are handed over",
+        )
+        assert {row[0] for row in handed} == {"host2:8082"}
+        with pytest.raises(NotLeaderError):
+            await audit.hand_audit(handed[0][1])
+        assert audit.left_out_total == 5
+    node.driver.lead()
+    async with running(node) as audit:
+        await audit.hand_audit(handed[0][1])
+        assert len(rows(node)) == len(handed[0][1].rows)
