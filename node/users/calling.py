@@ -26,6 +26,10 @@ class Calling(Protocol):
     def require(self, need: Need) -> None:
         """Raise ForbiddenError or UnauthenticatedError unless it may."""
 
+    def spend(self, size_bytes: int, message_count: int) -> None:
+        """Count what it publishes where no batch of its own is looked through. Raises
+        RateLimitedError."""
+
     def publish(
         self, queues: Iterable[tuple[bytes, int]], size_bytes: int = 0, message_count: int = 0
     ) -> None:

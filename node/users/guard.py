@@ -20,7 +20,7 @@ from node.runtime.accounts import Account
 from node.runtime.accounts import caller as current_account
 from node.users.calling import set_calling
 from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
-from node.users.needs import Needs, appends, of_nodes, of_peers
+from node.users.needs import NODE_CALLS, Needs, appends, of_nodes, of_peers
 from node.users.rates import UserRow, UserRows
 from node.users.rules import Action, Kind, Need
 from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Owned, Rights, Users
@@ -150,6 +150,12 @@ class Caller:
                     may_publish.add(topic)
         if row.meter is not None:
             row.meter.take(size_bytes, message_count, 1)
+
+    def spend(self, size_bytes: int, message_count: int) -> None:
+        """Count what it publishes where no batch of its own is looked through. Raises
+        RateLimitedError."""
+        if self._row is not None and self._row.meter is not None:
+            self._row.meter.take(size_bytes, message_count, 0)
 
     def begin(self, request_count: int) -> None:
         """Count its connection, and requests. Raises RateLimitedError."""
@@ -305,10 +311,12 @@ class Guard:
         self, caller: Caller, method: str, row: Needs, request: object
     ) -> Sequence[Need] | None:
         """Return what a request needs of a caller; None: not even that it is a user."""
-        if caller.is_node:
+        is_of_nodes = row is of_nodes or row is of_peers
+        if caller.is_node and (is_of_nodes or method in NODE_CALLS):
             return None
-        if row is of_nodes or row is of_peers:
-            error = UnauthenticatedError("only nodes of the cluster may make this call")
+        if caller.is_node or is_of_nodes:
+            whose = "users" if caller.is_node else "nodes of the cluster"
+            error = UnauthenticatedError(f"only {whose} may make this call")
             self.refuse(caller, method, error)
             raise error
         needs = row(request)

@@ -200,3 +200,12 @@ NEEDS: Final[Mapping[str, Needs]] = MappingProxyType(
     }
 )
 """By service and method."""
+NODE_CALLS: Final = frozenset(
+    {
+        "LogService/Route",
+        "NameServerService/TopicRoute",
+        "TransactionService/CheckTransactions",
+    }
+)
+"""The calls of users that nodes make, too. What nodes show to each other may be overheard without
+TLS, so it opens nothing else."""

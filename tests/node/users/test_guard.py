@@ -187,6 +187,11 @@ async def test_nodes_show_what_the_secret_makes_and_others_cannot_report() -> No
     node = guard.by_token(node_token(b"secret of the cluster"))
     with guard.serving(node, report, NEEDS[report], ReportRequest()):
         assert may(Action.DELETE, Kind.TOPIC, "any")
+    with (
+        pytest.raises(UnauthenticatedError, match="only users may make this call"),
+        guard.serving(node, PULL, NEEDS[PULL], PullRequest(topic="shop-a")),
+    ):
+        raise AssertionError("what nodes show may be overheard")
     for other in (guard.by_token("token"), guard.by_token(node_token(b"other"))):
         with (
             pytest.raises(UnauthenticatedError),

@@ -27,7 +27,7 @@ from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, Refuse
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.runtime.accounts import network_of, on_behalf_of
 from node.state.state import PERMISSION_WRITE
-from node.users.calling import require, set_calling
+from node.users.calling import calling, require, set_calling
 from node.users.rules import Action, Kind
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import QueueRange
@@ -109,6 +109,9 @@ class Sends(Calls):
             await self._broker.topics.create_topic(
                 CreateTopicRequest(topic=topic, queue_count=count * self._names.count)
             )
+        caller = calling()
+        if caller is not None:
+            caller.spend(len(request.command.body), 1)
         set_calling(None)  # Pub is checked; groups of producers are free to all who have it.
         pending = self._append(request, header)
         await asyncio.shield(pending.future)  # Others wait for the same send.
