@@ -462,10 +462,18 @@ class Node(NodeParts):
         if first is not None:
             self.broker.add_leader_work(FirstUser(context, own_appends, first))
 
-        def look() -> None:
-            guard.look(context.state.table(UsersTable).users)
+        state, table = context.state, context.state.table(UsersTable)
 
-        look()
+        def look() -> None:
+            """Without a call as long as nothing has changed: it is on the path of each append."""
+            nonlocal state, table
+            if state is not machine.state:
+                state, table = machine.state, machine.state.table(UsersTable)
+            if table.users is not guard.users:
+                guard.look(table.users)
+
+        machine = context.machine
+        guard.look(table.users)
         context.driver.add_listener(look)
         self.spawn(guard.run())
 
