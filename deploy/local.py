@@ -61,10 +61,20 @@ from quorumlog.local_cluster import (
     read_state,
 )
 from quorumlog.user_files import UserFileError, read_user_text
+from quorumlog.user_tokens import digest_of, first_user_text, new_token
 from store.errors import StoreFullError
 
 LOCK_FILE: Final = "lock"
 SECRET_FILE: Final = "secret"
+FIRST_USER_FILE: Final = "first-user.json"
+TOKEN_FILE: Final = "admin.token"
+USERS_KEY_FILE: Final = "users.key"
+_OWN_FILES: Final = {
+    "secret_file": SECRET_FILE,
+    "users_file": FIRST_USER_FILE,
+    "users_key_file": USERS_KEY_FILE,
+}
+"""By the setting that names it."""
 LINK_FAULTS_FILE: Final = "link-faults.json"
 LINK_FAULTS_VARIABLE: Final = "QUORUMLOG_TEST_LINK_FAULTS"
 ANY_FRAMED_PORT: Final[Mapping[str, str]] = {"QUORUMLOG_LISTEN_FRAMED": f"{HOST}:0"}
@@ -126,6 +136,7 @@ class LocalCluster:
         replication: str = "raft",
         base_port: int | None = None,
         rocketmq: bool = False,
+        users: bool = False,
         settings: Mapping[str, object] | None = None,
         relay: Relay | None = None,
         hosts: Sequence[NodeHost] = (),
@@ -136,7 +147,8 @@ class LocalCluster:
         `replication` `sync_master` or `async_master` the first node of each group is its first
         master, the others are slaves. Several groups share a secret, in the file SECRET_FILE: their
         nodes believe each other by it. With `rocketmq` they are at RocketMQ's own ports, too, name
-        server and broker, and a send makes its topic. `settings` go into every node's file. `relay`
+        server and broker, and a send makes its topic. With `users` they are on, and TOKEN_FILE has
+        the token of the user `admin`. `settings` go into every node's file. `relay`
         puts a relay between the nodes. With `hosts`, one for each node, nodes run there, know each
         other by their names, and share a secret as well. Raises LocalError: `local.exists`,
         `local.bad_count`, `local.bad_directory`, `local.port_taken`; ConfigError for settings that
@@ -176,9 +188,12 @@ class LocalCluster:
         cluster = cls(root, f"local-{os.urandom(4).hex()}", made)
         cluster._launchers = {n: host.launcher for n, host in zip(made, hosts, strict=False)}
         shared = dict(settings or {})
-        has_secret = groups > 1 or bool(hosts)
-        if has_secret:  # Nodes tell the name server where they are, or others dial them.
-            shared = {"secret_file": str(root / SECRET_FILE), **shared}
+        has_secret = groups > 1 or bool(hosts) or users
+        own_files = {name: str(root / file) for name, file in _OWN_FILES.items()}
+        if users:
+            shared = {"users": "on", **own_files, **shared}
+        elif has_secret:  # Nodes tell the name server where they are, or others dial them.
+            shared = {"secret_file": own_files["secret_file"], **shared}
         texts = {}
         for node_id in cluster._nodes:
             is_first = (node_id - 1) % nodes == 0
@@ -195,8 +210,7 @@ class LocalCluster:
             )
             _check_settings(texts[node_id], settings or {})
         if has_secret:
-            make_missing(root)
-            write_private(root / SECRET_FILE, f"{os.urandom(32).hex()}\n")
+            _write_own_files(root, users=users)
         for node_id, text in texts.items():
             make_directory(cluster.node_directory(node_id))
             write_private(cluster.node_directory(node_id) / "node.toml", text)
@@ -265,6 +279,12 @@ class LocalCluster:
     def replication(self) -> str:
         """`raft`, or the role with which the first master of each group began."""
         return self._setting("replication", "raft")
+
+    @property
+    def token_path(self) -> Path | None:
+        """File with the token of the user `admin`; None: users were not asked for."""
+        path = self.directory / TOKEN_FILE
+        return path if path.exists() else None
 
     def address(self, node_id: int) -> str:
         """Return the address of a node's client service."""
@@ -480,7 +500,7 @@ class LocalCluster:
                 elif doomed.exists():
                     shutil.rmtree(doomed)
             # The list of nodes goes last: a purge that breaks off can be repeated.
-            for name in (SECRET_FILE, LINK_FAULTS_FILE, STATE_FILE, LOCK_FILE):
+            for name in (*_OWN_FILES.values(), TOKEN_FILE, LINK_FAULTS_FILE, STATE_FILE, LOCK_FILE):
                 (self.directory / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.directory.rmdir()
@@ -598,6 +618,17 @@ class LocalCluster:
             yield
 
 
+def _write_own_files(root: Path, *, users: bool) -> None:
+    """Write the secret of the nodes, and with `users` the first user, its token and the key."""
+    make_missing(root)
+    write_private(root / SECRET_FILE, f"{os.urandom(32).hex()}\n")
+    if users:
+        token = new_token()
+        write_private(root / TOKEN_FILE, f"{token}\n")
+        write_private(root / FIRST_USER_FILE, first_user_text("admin", digest_of(token)))
+        write_private(root / USERS_KEY_FILE, f"{os.urandom(32).hex()}\n")
+
+
 def _check_settings(text: str, settings: Mapping[str, object]) -> None:
     """Check the settings file of a node as the node does. Raises ConfigError.
 
@@ -613,7 +644,7 @@ def _check_settings(text: str, settings: Mapping[str, object]) -> None:
             problems = [
                 one._replace(origin="--setting" if one.key in settings else "node.toml")
                 for one in error.problems
-                if one.key in settings or one.key != "secret_file"  # Ours is not there yet.
+                if one.key in settings or one.key not in _OWN_FILES  # Ours are not there yet.
             ]
             if problems:
                 raise ConfigError(tuple(problems)) from None

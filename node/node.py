@@ -179,7 +179,8 @@ class Node(NodeParts):
         limits = PortLimits.from_environment(os.environ)
         accounts = self.accounts
         self.grpc = GrpcServer(accounts, limits)
-        self.remoting_calls = RemotingCalls(self.calls, accounts)
+        users = None if self.settings.users == "off" else self.guard
+        self.remoting_calls = RemotingCalls(self.calls, accounts, users)
         self.framed = FramedServer(
             FramedCalls(self.calls, accounts, guard=self.guard if self.guard.is_on else None),
             others=self.remoting_calls.conversations(),
@@ -462,7 +463,13 @@ class Node(NodeParts):
         if first is not None:
             self.broker.add_leader_work(FirstUser(context, own_appends, first))
 
-        state, table = context.state, context.state.table(UsersTable)
+        driver, machine = context.driver, context.machine
+
+        def is_behind() -> bool:
+            is_late = driver.applied_index < self.replication.status().commit_index
+            return is_late or not (guard.users.users and self.health.ready().is_good)
+
+        state, table = machine.state, machine.state.table(UsersTable)
 
         def look() -> None:
             """Without a call as long as nothing has changed: it is on the path of each append."""
@@ -472,9 +479,9 @@ class Node(NodeParts):
             if table.users is not guard.users:
                 guard.look(table.users)
 
-        machine = context.machine
-        guard.look(table.users)
-        context.driver.add_listener(look)
+        look()
+        guard.is_behind = is_behind
+        driver.add_listener(look)
         self.spawn(guard.run())
 
     async def _serve(self) -> None:
@@ -495,10 +502,11 @@ class Node(NodeParts):
         self.rocketmq = RocketMq(
             self.broker,
             self.calls,
-            self.settings.rocketmq_keys(),
             None if tls is None else grpc_client_credentials(tls),
             link.is_connected,
             proof,
+            None if self.settings.users == "off" else self.guard,
+            node_token(self.settings.secret()),
         )
         life.push_async_callback(self.rocketmq.stop)
         self.pages.add_metrics(Source(metrics.ROCKETMQ, lambda: self.rocketmq))
@@ -511,7 +519,6 @@ class Node(NodeParts):
             self.rocketmq.clients,
             self.admin.node_status,
             addresses=self.remoting_addresses,
-            keys=self.settings.rocketmq_keys(),
             settings=self.settings,
         )
         life.push_async_callback(self.remoting.stop)

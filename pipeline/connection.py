@@ -6,16 +6,17 @@ made where it is used, in a task of Spark or in the planning process, and never 
 
 import quorumlog
 from pipeline.errors import OptionError
-from pipeline.options import TLS, ClusterAddress
+from pipeline.options import TLS, TOKEN_FILE, ClusterAddress
 from quorumlog.sync import Client
 from quorumlog.sync.loop_thread import loop_thread
+from quorumlog.user_files import UserFileError, read_user_text
 
 
 class Connection(Client):
     """A started client. Use it in a `with`, or close it."""
 
     def __init__(self, cluster: ClusterAddress) -> None:
-        """Connect. Raises OptionError for a TLS file that cannot be read, and QuorumlogError."""
+        """Connect. Raises OptionError for a file that cannot be read, and QuorumlogError."""
         try:
             credentials = cluster.tls.credentials()
         except OSError as error:
@@ -28,9 +29,19 @@ class Connection(Client):
             cluster_id=cluster.cluster_id,
             timeout_ms=cluster.timeout_ms,
             credentials=credentials,
+            token=_token(cluster.token_file),
         )
         super().__init__(self.client)
         self.start()
 
     submit = staticmethod(loop_thread.submit)
     call = staticmethod(loop_thread.call)
+
+
+def _token(path: str) -> str:
+    try:
+        return read_user_text(path).strip() if path else ""
+    except UserFileError as error:
+        what = f"option {TOKEN_FILE!r} is {path!r}: {error.what}"
+        do = "the file has to be on each machine where Spark runs a task"
+        raise OptionError(what, do) from error

@@ -22,7 +22,8 @@ RECORDS_PER_PARTITION_MAX: Final = 1_000_000
 TIMEOUT_MS: Final = 60_000
 TLS: Final = ("tlsCaFile", "tlsCertificateFile", "tlsKeyFile")
 """In the order of ClientTls."""
-_COMMON: Final = ("servers", "clusterId", "timeoutMs", *TLS)
+TOKEN_FILE: Final = "tokenFile"
+_COMMON: Final = ("servers", "clusterId", "timeoutMs", *TLS, TOKEN_FILE)
 _SOURCE: Final = (
     *_COMMON,
     "topic",
@@ -60,6 +61,8 @@ class ClusterAddress:
     cluster_id: str | None = None
     timeout_ms: int = TIMEOUT_MS
     tls: ClientTls = NO_TLS
+    token_file: str = ""
+    """With the token of a user, on the machine of a task; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,8 @@ class GivenOptions:
             raise OptionError(
                 f"only one of {certificate!r} and {other!r} is given", "give both or none"
             )
-        return ClusterAddress(servers, self.text("clusterId", "") or None, timeout_ms, tls)
+        cluster_id, token_file = self.text("clusterId", "") or None, self.text(TOKEN_FILE, "")
+        return ClusterAddress(servers, cluster_id, timeout_ms, tls, token_file)
 
     def columns(self) -> tuple[str, ...]:
         """Return the columns. Raises OptionError."""

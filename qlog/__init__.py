@@ -23,7 +23,7 @@ import click
 
 from qlog.parsed import make_strict
 from qlog.server_program import enter_server, is_server_missing
-from qlog.transport import transport_option
+from qlog.transport import token_option, transport_option
 from quorumlog.cluster.grpc_engine import check_polling, choose_engine
 from quorumlog.command_errors import CliError, ExitCode, report, take_signals
 from quorumlog.standard_output import drop_unwritten, escape_output, prepare_stderr, prepare_stdout
@@ -130,6 +130,11 @@ SECTIONS = {
             "qlog.cluster.nameserver:nameserver",
             "Run a replica of the name server without a log; or ask the name server.",
         ),
+    ),
+    "Users": _commands(
+        ("qlog.cluster.user:user", "Make users, and give them roles and credentials."),
+        ("qlog.cluster.role:role", "List, make and delete roles."),
+        ("qlog.cluster.role:acl", "Say what a user may do, and which rule decides."),
     ),
     "Node": _commands(
         ("qlog.server.local:local", "Run a cluster on this machine, without containers."),
@@ -305,7 +310,8 @@ def _check_docstrings() -> None:
 )
 @click.version_option(__version__, prog_name="qlog")
 @transport_option
-def main(transport: str) -> None:
+@token_option
+def main(transport: str, token_file: str | None) -> None:
     """Run, inspect and measure QuorumLog, a replicated message log.
 
     A broker group is the nodes that hold copies of one log; a cluster has one or several, and a
@@ -331,8 +337,8 @@ def main(transport: str) -> None:
     Exit codes:
       0    done, and nothing is wrong
       1    done, and it found something: damage, a node that is down, no message
-      2    the command line makes no sense, or a file of settings, of TLS or of
-           contexts is wrong; nothing was done ('qlog serve' ends with 78)
+      2    the command line makes no sense, or a file of settings, TLS, contexts
+           or a token is wrong; nothing was done ('qlog serve' ends with 78)
       3    it failed, as when no node can be reached; stderr says what, why and
            what to do (if stdout cannot be written, the work before that is done)
       4    not found: there is no such topic, group, message or node

@@ -7,6 +7,7 @@ client are imported when a command runs, so that help stays fast.
 import asyncio
 import gc
 import os
+import re
 import signal
 import sys
 import threading
@@ -19,7 +20,7 @@ import click
 
 from qlog.contexts import Context, Contexts
 from qlog.parsed import Parsed, parse_duration
-from qlog.transport import transport
+from qlog.transport import TOKEN_VARIABLE, token_file, transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls, TlsCredentials
 from quorumlog.command_errors import CliError, ExitCode, nearest
@@ -32,6 +33,7 @@ from quorumlog.local_cluster import (
     known_servers,
 )
 from quorumlog.standard_output import wait_for_hang_up
+from quorumlog.user_files import UserFileError, read_user_text
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -197,6 +199,34 @@ def credentials(server: str | None) -> TlsCredentials | None:
         raise
 
 
+def token_path(server: str | None) -> str:
+    """Return the file of the token: that of `--token-file` or its variable, else of the context if
+    it names the addresses; empty: there is none, or the variable of the token goes before it."""
+    if (given := token_file()) or os.environ.get(TOKEN_VARIABLE):
+        return given
+    context = context_of(server)
+    return context.token_file if context else ""
+
+
+def token(server: str | None) -> str:
+    """Return the token that shows which user calls; empty: none. Raises CliError."""
+    path = token_path(server)
+    return read_token(path) if path else os.environ.get(TOKEN_VARIABLE, "").strip()
+
+
+def read_token(path: str) -> str:
+    """Return the token of a file. Raises CliError, without anything of the content."""
+    do = "name the file that 'qlog user' wrote, or make a token: qlog user token add"
+    try:
+        text = read_user_text(path).strip()
+        if re.fullmatch("[!-~]{1,255}", text) is None:
+            raise UserFileError("it holds something else than one line with a token", do)
+    except UserFileError as error:
+        what = f"the token cannot be read from {path}"
+        raise CliError(what, error.what, error.do, ExitCode.USAGE) from None
+    return text
+
+
 def context_of(server: str | None) -> Context | None:
     """Return the context that commands use, if it names the addresses; None: its files belong to
     others, or there is none."""
@@ -221,6 +251,7 @@ async def connected(
             connect_timeout_ms=min(_CONNECT_TIMEOUT_MS, timeout_ms),
             credentials=credentials(server),
             transport=transport(),
+            token=token(server),
         ) as client:
             is_connected = True
             try:

@@ -38,6 +38,8 @@ class Context:
     """Access key and secret of the RocketMQ cluster that this one imports from."""
     source_ca: str = ""
     """Who signed the certificates of that cluster."""
+    token_file: str = ""
+    """With the token of the user that calls, which is not kept here."""
 
     @classmethod
     def of(cls, name: str, row: Any) -> "Context":

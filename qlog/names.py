@@ -56,5 +56,7 @@ def _local_nodes(context: click.Context) -> Iterable[object]:
 
 topics = _names(lambda client: client.admin.list_topics(), lambda info: info.topic)
 groups = _names(lambda client: client.admin.list_groups(), lambda info: info.group)
+users = _names(lambda client: client.admin.users(), lambda user: user.name)
+roles = _names(lambda client: client.admin.roles(), lambda role: role.name)
 nodes = _names(lambda client: client.admin.cluster_status(), lambda node: node.node_id)
 local_nodes = of(_local_nodes)

@@ -1,6 +1,6 @@
-"""The option `--transport`, which stands in front of the command.
+"""The options `--transport` and `--token-file`, which stand in front of the command.
 
-Owns the option and its variable. Must not load what a command needs: the top level imports it.
+Owns the options and their variables. Must not load what a command needs: the top level imports it.
 """
 
 import os
@@ -10,6 +10,8 @@ import click
 from quorumlog.cluster.transport import TRANSPORTS, Transport, transport_of
 
 TRANSPORT_VARIABLE = "QUORUMLOG_TRANSPORT"
+TOKEN_FILE_VARIABLE = "QUORUMLOG_TOKEN_FILE"
+TOKEN_VARIABLE = "QUORUMLOG_TOKEN"
 
 
 transport_option = click.option(
@@ -29,3 +31,20 @@ def transport() -> Transport:
     context = click.get_current_context(silent=True)
     chosen = None if context is None else context.find_root().params.get("transport")
     return transport_of(chosen or os.environ.get(TRANSPORT_VARIABLE) or "auto")
+
+
+token_option = click.option(
+    "--token-file",
+    metavar="FILE",
+    envvar=TOKEN_FILE_VARIABLE,
+    help="File with the token of the user that calls (docs/users.md).  [env var: "
+    f"{TOKEN_FILE_VARIABLE}, or {TOKEN_VARIABLE} with the token; default: that of the context]",
+)
+"""Decorates the top level with `--token-file`; commands ask `token_file()` for it."""
+
+
+def token_file() -> str:
+    """Return the file that was named in front of the command, or by the variable; empty: none."""
+    context = click.get_current_context(silent=True)
+    chosen = None if context is None else context.find_root().params.get("token_file")
+    return chosen or os.environ.get(TOKEN_FILE_VARIABLE) or ""

@@ -48,6 +48,8 @@ TEXT_LENGTH_MAX: Final = 4 * 1024 * 1024
 """Limit of any text: a longer one does not fit into a request."""
 NAME_LENGTH_MAX: Final = 255
 """Limit of topic and group names: the characters that a record has room for."""
+SECRETS: Final = frozenset({"token", "secret"})
+"""Arguments that no error shows."""
 SHOWN_LENGTH_MAX: Final = 80
 """Characters of a value that the text of an error shows."""
 
@@ -59,15 +61,16 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
         (1, INT32_MAX): "max_attempts prefetch batch_size_bytes_max in_flight_max "
         "compress_from_size_bytes",
         (-INT32_MAX - 1, INT32_MAX): "flag",
-        (0, UINT32_MAX): "node_id record_count check_after_ms retry_delays_ms",
+        (0, UINT32_MAX): "node_id record_count check_after_ms retry_delays_ms connections",
         (
             0,
             INT64_MAX,
         ): "offset offsets log_position at_least_index transaction_id unix_ms lo_unix_ms "
-        "hi_unix_ms position key_slot",
+        "hi_unix_ms position key_slot expires_unix_ms",
         (-1, INT64_MAX): "index",
         (1, INT64_MAX): "held_count_max",
-        (0, UINT64_MAX): "producer_id sequence",
+        (0, UINT64_MAX): "producer_id sequence bytes_per_second messages_per_second "
+        "requests_per_second",
         (1, 1 << 40): "buffer_size_bytes_max held_size_bytes_max",
         (0, 1e11): "deliver_at delay",
         (0, 43_200): "seconds",
@@ -88,7 +91,8 @@ Single calls and the nodes have narrower ranges."""
 
 _NAMES: Final = (
     "topic topics forbidden_topics group broker_group producer_group client_id cluster_id "
-    "message_id namespace name address peer_address"
+    "message_id namespace name address peer_address id user roles action actions resource token "
+    "certificate secret remove"
 )
 LENGTHS: Final[Mapping[str, int]] = {
     **dict.fromkeys(_NAMES.split(), NAME_LENGTH_MAX),
@@ -115,9 +119,15 @@ def shown(value: object) -> str:
     return text
 
 
+def shown_as(name: str, value: object) -> str:
+    """Return the value of an argument as `shown`; nothing of one that is secret by its name."""
+    return "hidden here" if name in SECRETS else shown(value)
+
+
 def wrong_type(name: str, value: object, wanted: str) -> WrongTypeError:
     """Return the error for a value of a type that the call cannot use."""
-    return WrongTypeError(f"{name} is {shown(value)}, a {type(value).__name__}; use {wanted}")
+    shown_value = shown_as(name, value)
+    return WrongTypeError(f"{name} is {shown_value}, a {type(value).__name__}; use {wanted}")
 
 
 def check_number(name: str, value: Any) -> None:
@@ -165,8 +175,8 @@ def check_text(name: str, value: Any) -> None:
             value.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequestError(
-                f"{name} is {shown(value)}, which is no valid text ({error.reason} at character "
-                f"{error.start}); use what UTF-8 can encode"
+                f"{name} is {shown_as(name, value)}, which is no valid text ({error.reason} at "
+                f"character {error.start}); use what UTF-8 can encode"
             ) from None
 
 
@@ -318,7 +328,7 @@ def _check_one(name: str, annotation: Any) -> Check:
     inner = typing.get_args(annotation)
     if origin is Literal:
         return functools.partial(_check_literal, inner)
-    if origin is tuple:
+    if origin is tuple and inner[-1] is not ...:
         return _check_queue if len(inner) == 2 else _check_queue_offset
     if origin is Callable:
         return functools.partial(_check_kind, Callable, "a function")

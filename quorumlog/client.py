@@ -56,10 +56,10 @@ from quorumlog.records.queues import Pair, Queue, queue_in
 from quorumlog.records.receipt import Receipt
 from quorumlog.transactions.consume import ConsumeTransaction, Stored
 from quorumlog.transactions.producer import TransactionalOptions, TransactionalProducer
+from quorumlog.user_tokens import TOKEN_LENGTH_MAX
 
 TIMEOUT_MS: Final = 30_000
 CONNECT_TIMEOUT_MS: Final = 10_000
-TOKEN_LENGTH_MAX: Final = 255
 GROUPS_MAX = 1_000  # Consumer groups whose stored offsets are remembered.
 TIMES_MAX = 16  # Different timeouts of consuming transactions: nodes remember few producers.
 
@@ -515,7 +515,7 @@ def connect(
     reached, else gRPC. "framed" raises UnimplementedError for a node without one. All other calls
     go over gRPC. Credentials of gRPC, not of ClientTls, serve gRPC only.
 
-    `token` shows which user calls (docs/users.md). Without TLS whoever can read the network has it.
+    `token` shows which user calls (docs/users.md). Without TLS each host on the way can read it.
     """
     return Client(
         bootstrap,

@@ -335,6 +335,7 @@ _LIKELY: Final = ("cluster ", "local ")
 _PROPOSALS_MAX: Final = 3
 _NOT_FOUND: Final = {
     *("unknown_topic", "unknown_group", "unknown_queue", "unknown_member", "unknown_transaction"),
+    *("unknown_user", "unknown_role"),
     *("not_found", "message_not_found", "value_not_found", "no_such_offset", "none", "no_node"),
 }
 _USAGE: Final = {"client.tls_file", "client.wrong_type", "config.invalid"}

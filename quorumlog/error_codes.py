@@ -58,7 +58,7 @@ CODES: dict[str, tuple[str, str, str, str]] = {
     'node.request_slow': ('DEADLINE_EXCEEDED', 'yes', 'not applied', 'The request did not arrive as a whole in time, or was the slowest of too many requests in transit. The call had no effect.'),
     'node.reserved_topic': ('PERMISSION_DENIED', 'no', 'not applied', 'System topics belong to the cluster; clients may at most read them, and groups only some.'),
     'node.responses_wait': ('RESOURCE_EXHAUSTED', 'yes', 'unknown', 'The call was carried out, but its response was dropped: too many bytes wait for clients that do not take them. A call that only reads can be repeated.'),
-    'node.rocketmq_off': ('UNIMPLEMENTED', 'no', 'not applied', "RocketMQ's protocols are off at this port, as they are beyond loopback without access keys or certificates of clients. The call had no effect."),
+    'node.rocketmq_off': ('UNIMPLEMENTED', 'no', 'not applied', "RocketMQ's protocols are off at this port, as they are beyond loopback without users or certificates of clients. The call had no effect."),
     'node.sequence_reused': ('ALREADY_EXISTS', 'no', 'not applied', 'Another batch is in the log under this number of the producer. Nothing of this one is stored.'),
     'node.shutting_down': ('UNAVAILABLE', 'yes', 'not applied', 'This node is stopping and has not begun the call. Ask another node.'),
     'node.stale_handle': ('FAILED_PRECONDITION', 'no', 'not applied', "The receipt handle names no delivery in flight: the message was handed out again, is done or dead, or the group's offset was set. The handle will never be valid again."),

@@ -48,10 +48,7 @@ _PEM: Final = {
     "tls_key_file": PRIVATE_KEY,
     "tls_ca_file": CERTIFICATE,
 }
-_SECRETS: Final = (
-    *("secret_file", "nameserver_secret_file", "tls_key_file"),
-    *("rocketmq_keys_file", "users_key_file"),
-)
+_SECRETS: Final = (*("secret_file", "nameserver_secret_file", "tls_key_file", "users_key_file"),)
 _FILES: Final = (*_SECRETS, "users_file", "tls_certificate_file", "tls_ca_file")
 
 
@@ -222,11 +219,6 @@ def _security_conflicts(settings: Settings) -> Iterator[Conflict]:
             what = f"the secret has {size_bytes} bytes, {SECRET_SIZE_BYTES_MIN} are needed"
             do = "make one, for example with 'openssl rand -hex 32'"
             yield Conflict(("secret_file",), what, do)
-    if settings.rocketmq_keys_file is not None and "rocketmq_keys_file" not in faults:
-        try:
-            settings.rocketmq_keys()
-        except UserFileError as error:
-            yield Conflict(("rocketmq_keys_file",), error.what, error.do)
     yield from _user_conflicts(settings, faults.keys())
 
 
@@ -256,9 +248,7 @@ def _rocketmq_conflicts(settings: Settings) -> Iterator[Conflict]:
             what, do = "RocketMQ's protocols are off", f"set rocketmq = auto, or {name} = off"
         else:
             what = f"any caller that can dial {address} may read, append and administer"
-            do = (
-                "set rocketmq_keys_file or tls_client_auth, or rocketmq = on in a network you trust"
-            )
+            do = "set users = on or tls_client_auth, or rocketmq = on in a network you trust"
         yield Conflict((name, "rocketmq"), what, do)
 
 

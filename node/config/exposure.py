@@ -38,38 +38,34 @@ def is_peer_port_open(settings: Settings) -> bool:
     return not is_loopback(settings.peer_listen.host) and not has_proof
 
 
-def has_rocketmq_proof(settings: Settings) -> bool:
-    """Whether clients of RocketMQ prove themselves: by access keys, or by certificates."""
-    return settings.rocketmq_keys_file is not None or settings.tls_client_auth
+def has_client_proof(settings: Settings) -> bool:
+    """Whether clients prove themselves: as users, or by certificates."""
+    return settings.users == "on" or settings.tls_client_auth
 
 
 def serves_rocketmq(settings: Settings, address: Address) -> bool:
     """Whether RocketMQ's protocol, gRPC or remoting, is served at one of the node's addresses."""
     if settings.rocketmq != AUTO:
         return settings.rocketmq == "on"
-    return is_loopback(address.host) or has_rocketmq_proof(settings)
+    return is_loopback(address.host) or has_client_proof(settings)
 
 
 def exposures(settings: Settings) -> list[Exposure]:
     """Return every port that a stranger could misuse, the worst first."""
     seen = " in clear text" if settings.tls_certificate_file is None else ""
-    keys = (
-        ""
-        if settings.rocketmq_keys_file
-        else "; rocketmq_keys_file guards RocketMQ's protocol only"
-    )
     client, framed = (
         _port(
             "listen",
             settings.listen,
             f"may read, append and administer{seen}: there are no users",
-            f"keep it in a network you trust, or set tls_client_auth{keys}",
+            "keep it in a network you trust, or set users = on or tls_client_auth",
         ),
         _port(
             "listen_framed",
             settings.framed_listen,
             f"may read, append and commit offsets{seen}: there are no users",
-            "keep it in a network you trust, set tls_client_auth, or listen_framed = off",
+            "keep it in a network you trust, set users = on or tls_client_auth, or listen_framed = "
+            "off",
         ),
     )
     http = _port(
@@ -85,7 +81,7 @@ def exposures(settings: Settings) -> list[Exposure]:
         + (", send some and move groups" if settings.console_mode == "full" else ""),
         "put it behind something that asks for a password, or set console = off",
     )
-    clients = () if settings.tls_client_auth else (client, framed)
+    clients = () if has_client_proof(settings) else (client, framed)
     ports = (_peer_port(settings), *clients, open_rocketmq(settings), http, console)
     return [one for one in ports if one is not None]
 
@@ -120,7 +116,7 @@ def _peer_port(settings: Settings) -> Exposure | None:
 
 def open_rocketmq(settings: Settings) -> Exposure | None:
     """Return the port at which strangers may speak a protocol of RocketMQ, the worst one."""
-    if settings.rocketmq != "on" or has_rocketmq_proof(settings):
+    if settings.rocketmq != "on" or has_client_proof(settings):
         return None
     own = (settings.rocketmq_listen, settings.rocketmq_nameserver_listen)
     ports = (*own, settings.listen, settings.framed_listen)
@@ -135,5 +131,5 @@ def open_rocketmq(settings: Settings) -> Exposure | None:
         address,
         "any client of RocketMQ that can dial it",
         f"may {how}{seen}: there are no users",
-        "set rocketmq_keys_file or tls_client_auth, or keep it in a network you trust",
+        "set users = on or tls_client_auth, or keep it in a network you trust",
     )

@@ -237,7 +237,20 @@ def _hint(detail: ErrorDetails) -> str:
             return "see docs/configuration.md"
 
 
+_GONE: Final = {
+    "rocketmq_keys_file": (
+        "access keys are those of users",
+        "set users = on, and make each key's user with 'qlog user create NAME --role "
+        "producer-consumer:PREFIX --access-key KEY', or all with 'qlog user import-keys FILE'",
+    )
+}
+"""Settings of earlier versions: why there are none, and what to do."""
+
+
 def _unknown(key: str, value: object, origin: str, known: Iterable[str]) -> ConfigProblem:
+    gone = _GONE.get(key.removeprefix(ENVIRONMENT_PREFIX).lower())
+    if gone is not None:
+        return ConfigProblem(key, _written(value), origin, *gone)
     close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.55)
     do = f"did you mean {close[0]}?" if close else "remove it; docs/configuration.md has all"
     return ConfigProblem(key, _written(value), origin, "unknown key", do)

@@ -35,7 +35,7 @@ from node.config.types import (
 from node.config.users import read_first_user, read_users_key
 from node.users.credentials import SecretBox
 from quorumlog.pb.users_pb2 import User
-from quorumlog.user_files import read_keys, read_user_file
+from quorumlog.user_files import read_user_file
 from raft.config import RaftConfig
 from store.config import GIB, MIB, StoreConfig
 from store.format import Host
@@ -132,8 +132,8 @@ class Settings(BaseModel):
     rocketmq: Literal["auto", "on", "off"] = _setting(
         AUTO,
         "RocketMQ's protocols: gRPC at `listen`, remoting at `listen_framed` and the ports below. "
-        "`auto`: at a loopback address; beyond it with `rocketmq_keys_file` or `tls_client_auth` "
-        "only. `on`: at each of them, also for strangers; start and `qlog cluster status` say so.",
+        "`auto`: at a loopback address; beyond it with `users = on` or `tls_client_auth` only. "
+        "`on`: at each of them, also for strangers; start and `qlog cluster status` say so.",
     )
     rocketmq_listen: AddressOrOff = _setting(
         None,
@@ -406,12 +406,6 @@ class Settings(BaseModel):
         "are no access keys.",
     )
 
-    rocketmq_keys_file: Path | None = _setting(
-        None,
-        "Access keys that clients of the RocketMQ protocol must sign with, one `key secret` a line."
-        " None: any client may call. Clients of quorumlog need no key.",
-    )
-
     drain_timeout_ms: DurationMs = _setting(
         10_000,
         "How long a stop may take to hand over leadership and finish calls.",
@@ -515,12 +509,6 @@ class Settings(BaseModel):
         UserFileError."""
         key = read_users_key(self.users_key_file, os.environ)
         return None if key is None else SecretBox(key)
-
-    def rocketmq_keys(self) -> dict[str, str]:
-        """Read the access keys and their secrets; none if there is no file. Raises
-        UserFileError."""
-        file = self.rocketmq_keys_file
-        return {} if file is None else read_keys(file)
 
     def nameserver(self) -> NameServerSettings | None:
         """Return the settings of this node's name server replica; None if there is none."""

@@ -3,7 +3,6 @@
 Owns their form; `qlog user init` writes the first one.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,18 +12,16 @@ from node.users.credentials import KEY_SIZE_BYTES
 from quorumlog.foreign_json import read_json
 from quorumlog.pb.users_pb2 import Credential, User
 from quorumlog.user_files import UserFileError, read_user_text
+from quorumlog.user_tokens import first_user_text
+
+__all__ = ["KEY_VARIABLE", "first_user_text", "read_first_user", "read_users_key"]
 
 KEY_VARIABLE: Final = "QUORUMLOG_USERS_KEY"
 FIRST_USER_ROLE: Final = "admin"
 FIRST_CREDENTIAL: Final = "first"
-_DO: Final = "write it anew with 'qlog user init FILE'"
+_DO: Final = "write it again with 'qlog user init FILE'"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
-
-
-def first_user_text(name: str, token_sha256: bytes) -> str:
-    """Return the content of the file of a first user."""
-    return json.dumps({"name": name, "token_sha256": token_sha256.hex()}, indent=2) + "\n"
 
 
 def read_first_user(path: Path) -> User:

@@ -22,6 +22,7 @@ from node.errors import (
     pop,
     requests,
     transactions,
+    users,
 )
 from node.errors.common import NodeError
 from node.errors.translation import status_of
@@ -29,7 +30,7 @@ from quorumlog.code_meanings import own_codes
 from raft.errors import RaftError
 from store.errors import StoreError
 
-_OF_THE_NODE: Final = (common, members, delay, groups, pop, requests, transactions)
+_OF_THE_NODE: Final = (common, members, delay, groups, pop, requests, transactions, users)
 _PARTS: Final[tuple[tuple[str, tuple[ModuleType, ...]], ...]] = (
     ("The node", _OF_THE_NODE),
     ("Master-slave mode", (ha,)),

@@ -45,12 +45,12 @@ class ResponsesWaitError(NodeError):
 
 
 class RocketMqOffError(NodeError):
-    """RocketMQ's protocols are off at this port, as they are beyond loopback without access keys or
+    """RocketMQ's protocols are off at this port, as they are beyond loopback without users or
     certificates of clients. The call had no effect."""
 
     code, status = "node.rocketmq_off", "UNIMPLEMENTED"
     text = (
-        "RocketMQ's protocols are off at this port; beyond loopback they need rocketmq_keys_file, "
+        "RocketMQ's protocols are off at this port; beyond loopback they need users = on, "
         "tls_client_auth or rocketmq = on in the settings of the node"
     )
 

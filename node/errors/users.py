@@ -42,11 +42,7 @@ class RateLimitedError(NodeError):
     what: str
     whose: str
     limit: int
-
-    def __init__(self, what: str, whose: str, limit: int, retry_after_ms: int) -> None:
-        super().__init__(what, whose, limit)
-        self.what, self.whose, self.limit = what, whose, limit
-        self.retry_after_ms = retry_after_ms
+    retry_after_ms: int
 
 
 class UsersOffError(NodeError):

@@ -29,6 +29,7 @@ from node.nameserver.directory.groups import GROUP
 from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
 from node.runtime.channel_options import CHANNEL_OPTIONS
 from node.runtime.logs.rate_limited_log import RateLimitedLog
+from node.users.credentials import bearer
 from quorumlog.foreign_json import read_json
 from quorumlog.pb import common_pb2
 from quorumlog.pb import nameserver_pb2 as pb
@@ -90,8 +91,11 @@ class RemoteDirectory:
         poll_period_ms: int,
         credentials: grpc.ChannelCredentials | None = None,
         prover: Prover | None = None,
+        token: str = "",
     ) -> None:
-        """Ask `servers` about `group`; `prover` signs reports if the cluster has a secret."""
+        """Ask `servers` about `group`; `prover` signs reports if the cluster has a secret, and
+        `token` shows servers with users that a node calls."""
+        self._metadata = bearer(token)
         self._servers, self._at = tuple(servers), 0
         assert self._servers, "there is no server to ask"
         self._group = group
@@ -180,7 +184,7 @@ class RemoteDirectory:
         )
         line.call_count += 1
         try:
-            answer = await report(request, timeout=timeout_ms / 1000)
+            answer = await report(request, timeout=timeout_ms / 1000, metadata=self._metadata)
             line.challenge, line.challenged_s = answer.challenge, time.monotonic()
             return self._learn(answer)
         except grpc.aio.AioRpcError as error:

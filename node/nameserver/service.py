@@ -32,6 +32,7 @@ from node.nameserver.report_judge import ReportJudge
 from node.nameserver.watch import GroupWatch, TrustedTime, sights
 from node.peers.security.tls import grpc_client_credentials
 from node.runtime.clock import unix_ms
+from node.users.credentials import node_token
 from quorumlog.pb.log_pb2 import GroupRoute
 from store.errors import SyncFailedError
 
@@ -97,6 +98,7 @@ class NameServerService:
             broker.heartbeat_period_ms // 4,
             None if tls is None else grpc_client_credentials(tls),
             Prover(secret, settings.cluster_id) if (secret := settings.secret()) else None,
+            node_token(secret),
         )
         return cls(own, broker, remote=remote, report_judge=report_judge)
 

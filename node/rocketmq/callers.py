@@ -1,21 +1,23 @@
-"""The caller of a request, who pays for it, its access key, and the deadline of its answer.
+"""The caller of a request, its user, who pays for it, and the deadline of its answer.
 
 Owns the metadata of a call; must not know what it asks for. Of the headers only the client's id is
-required (protocol section 2.3), and with access keys `authorization` (2.4). The signed time is not
-compared with a clock: clients sign their local time.
+required (protocol section 2.3), and of users with access keys `authorization` (2.4). The signed
+time is not compared with a clock: clients sign their local time.
 """
 
 import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import caller, set_caller
 from node.services.bounds.connection_cut import address_of
 from node.services.calls import ServicerContext
+from node.services.door import AUTHORIZATION, TOKEN_HEADER, certificate_names
+from node.users import guard
 from quorumlog.pb.rocketmq_pb2 import Code
 
 CALL_S_MAX: Final = 60.0
@@ -23,9 +25,8 @@ CALL_S_MAX: Final = 60.0
 HOPS_HEADER: Final = "x-quorumlog-hops"
 CLIENT_HEADER: Final = "x-quorumlog-client"
 """The client of a forwarded call, as host:port, which pays for it."""
-TOKEN_HEADER: Final = "x-quorumlog-token"
-"""The token of the node that is called, in hexadecimal digits: without it the client is the caller.
-"""
+USER_HEADER: Final = "x-quorumlog-user"
+"""The user of the client of a forwarded call that has no header `authorization` of its own."""
 _CLIENT_ID: Final = "x-mq-client-id"
 _CLIENT_ID_LENGTH_MAX: Final = 255
 _HEADER: Final = re.compile(
@@ -47,15 +48,21 @@ class Caller(NamedTuple):
     remote: str
     """host:port of the client, or of a node without a proof that forwarded its call."""
     client_id: str
+    user: guard.Caller | None = None
+    """None: users are off."""
 
 
 def caller_of(
-    method: str, data: bytes, context: ServicerContext, is_own_token: Callable[[str], bool]
+    method: str,
+    data: bytes,
+    context: ServicerContext,
+    is_own_token: Callable[[str], bool],
+    users: guard.Guard | None = None,
 ) -> Caller:
     """Read the metadata of a call. Raises CallRefusedError without a client id.
 
     A node that shows the own token of this one speaks for a client: the rest of the task runs in
-    the client's account.
+    the client's account. `users` knows who calls; None: users are off.
     """
     metadata = context.invocation_metadata() or ()
     headers = {name: value for name, value in metadata if isinstance(value, str)}
@@ -69,7 +76,8 @@ def caller_of(
     deadline_s = asyncio.get_running_loop().time() + left_s
     hop_count = int(hops) if hops.isascii() and hops.isdecimal() and len(hops) == 1 else 0
     remote = headers.get(CLIENT_HEADER, "")[:_REMOTE_LENGTH_MAX]
-    if remote and is_own_token(headers.get(TOKEN_HEADER, "")):
+    is_forwarded = bool(remote) and is_own_token(headers.get(TOKEN_HEADER, ""))
+    if is_forwarded:
         account = caller()
         if account is not None:
             set_caller(account.accounts.of_remote(remote.rpartition(":")[0], remote))
@@ -77,24 +85,30 @@ def caller_of(
         peer = context.peer()
         address = address_of(peer)  # None: not of TCP.
         remote = peer if address is None else f"{address[0]}:{address[1]}"
-    return Caller(method, data, headers, hop_count, deadline_s, remote, client_id)
+    user = None
+    if users is not None:
+        user = user_of(users, headers, certificate_names(context.auth_context()))
+        if user.is_node or (is_forwarded and not headers.get(AUTHORIZATION)):
+            user = users.by_name(headers.get(USER_HEADER, ""))
+    return Caller(method, data, headers, hop_count, deadline_s, remote, client_id, user)
 
 
-def check_access(secrets: Mapping[str, str], headers: Mapping[str, str]) -> None:
-    """Raise CallRefusedError unless the caller holds one of these access keys, or there are none.
-
-    `secrets` are those of the keys.
-    """
-    if not secrets:
-        return
-    match = _HEADER.match(headers.get("authorization", ""))
-    if match is None:
-        text = "the cluster demands an access key; configure one in the client"
-        raise CallRefusedError(Code.UNAUTHORIZED, text)
-    key, signature = match[1].split("/")[0], match[2].lower()
-    secret = secrets.get(key, "")
-    signed = headers.get("x-mq-date-time", "").encode()
-    expected = hmac.new(secret.encode(), signed, hashlib.sha1).hexdigest()
-    if not hmac.compare_digest(signature, expected) or not secret:
-        text = f"access key {key[:64]!r} is unknown, or its secret is another one"
-        raise CallRefusedError(Code.UNAUTHORIZED, text)
+def user_of(
+    users: guard.Guard, headers: Mapping[str, str], certificate: Sequence[str] = ()
+) -> guard.Caller:
+    """Return the caller that signed with an access key, or shows a token, or else a client
+    certificate with these names."""
+    authorization = headers.get(AUTHORIZATION, "")
+    match = _HEADER.match(authorization)
+    if match is not None:
+        key, given = match[1].split("/")[0], match[2].lower()
+        signed = headers.get("x-mq-date-time", "").encode()
+        return users.by_signature(
+            key,
+            lambda secret: hmac.compare_digest(
+                given, hmac.new(secret, signed, hashlib.sha1).hexdigest()
+            ),
+        )
+    if authorization or not certificate:
+        return users.by_header(authorization)
+    return users.by_certificate(certificate)

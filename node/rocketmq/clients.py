@@ -18,6 +18,8 @@ from node.errors.common import BusyError
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import Account, Charge, Kind, Level, caller
 from node.runtime.rows import remove_from
+from node.users import rules
+from node.users.calling import Calling
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
 
@@ -56,6 +58,8 @@ class GatewayClient:
     """Commands for its stream; None: the client has no stream at this node."""
     last_seen_s: float = 0.0
     question_size_bytes: int = 0
+    user: Calling | None = None
+    """Of its stream; None: users are off."""
 
     @property
     def host(self) -> str:
@@ -213,9 +217,11 @@ class GatewayClients:
         return client.commands is not None or time.monotonic() - client.last_seen_s < ALIVE_S
 
     def producers_of(self, topic: str) -> Iterator[GatewayClient]:
-        """Yield the producers of a topic that can be asked something."""
+        """Yield the producers of a topic that can be asked something, with its messages."""
+        need = rules.Need(rules.Action.PUB, rules.Kind.TOPIC, topic)
         for client in self._by_topic.get(topic, ()):
-            if client.commands is not None:
+            user = client.user
+            if client.commands is not None and (user is None or user.may(need)):
                 yield client
 
     def ask(self, topic: str, question: pb.TelemetryCommand) -> bool:

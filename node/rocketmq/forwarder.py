@@ -14,13 +14,15 @@ from typing import Any, Final
 
 import grpc
 
-from node.rocketmq.callers import CLIENT_HEADER, HOPS_HEADER, TOKEN_HEADER, Caller
+from node.rocketmq.callers import CLIENT_HEADER, HOPS_HEADER, USER_HEADER, Caller
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import NothingDoneError, T, answer_of_leader
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import Kind, caller
 from node.runtime.channel_options import CHANNEL_OPTIONS
+from node.services.door import AUTHORIZATION, TOKEN_HEADER
 from node.services.server import STREAM_COUNT_MAX
+from node.users.credentials import bearer
 from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
 from quorumlog.pb.rocketmq_pb2 import Code
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
@@ -62,9 +64,12 @@ class Forwarder:
         cluster: GatewayCluster,
         credentials: grpc.ChannelCredentials | None,
         token_of: Callable[[NodeId], bytes],
+        node_token: str = "",
     ) -> None:
-        """`token_of` returns what proves this node to another one; empty: not known yet."""
+        """`token_of` returns what proves this node to another one of its group; empty: not known
+        yet. `node_token` does so to nodes of other groups, which have the same secret."""
         self._cluster = cluster
+        self._node_token = node_token
         self._token_of = token_of
         self._credentials = credentials
         self._channels: dict[tuple[str, bool], grpc.aio.Channel] = {}
@@ -169,8 +174,8 @@ class Forwarder:
                 yield data
 
     def _metadata(self, call: Caller, address: str) -> tuple[tuple[str, str], ...]:
-        """Return the headers for a node: those of the client that mean something, and its address,
-        if the node can be shown its token."""
+        """Return the headers for a node: those of the client that mean something, its address, if
+        the node can be shown its token, and its user. Raises NothingDoneError."""
         kept = [
             (name, value) for name, value in call.headers.items() if name.startswith(_PASSED_ON)
         ]
@@ -178,7 +183,19 @@ class Forwarder:
         token = self._token_of(self._cluster.node_at(address))
         if token:
             kept += [(CLIENT_HEADER, call.remote), (TOKEN_HEADER, token.hex())]
+        if call.user is not None and not call.headers.get(AUTHORIZATION):
+            # Without a proof the other node would take this one's certificate for the client's.
+            if not token and not self._node_token:
+                text = f"this node cannot speak for a user at {address}; set secret_file"
+                raise NothingDoneError(CallRefusedError(Code.HA_NOT_AVAILABLE, text))
+            kept += [(USER_HEADER, call.user.name), *(() if token else bearer(self._node_token))]
         return tuple(kept)
+
+    def _own_metadata(self, address: str) -> tuple[tuple[str, str], ...]:
+        """Return the headers that prove to the node at an address that this is a node: of this
+        group by its token, of another one by the secret."""
+        token = self._token_of(self._cluster.node_at(address))
+        return ((TOKEN_HEADER, token.hex()),) if token else bearer(self._node_token)
 
     def questions(
         self, address: str, request: CheckTransactionsRequest
@@ -190,7 +207,7 @@ class Forwarder:
             request_serializer=CheckTransactionsRequest.SerializeToString,
             response_deserializer=TransactionCheck.FromString,
         )
-        return _elements(address, method(request))
+        return _elements(address, method(request, metadata=self._own_metadata(address)))
 
     async def route(self, address: str) -> RouteResponse | None:
         """Ask the node at an address for its route; None if it does not answer in time."""

@@ -5,7 +5,8 @@ is. Every answer has a status; a transport error is for faults between client an
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from node.broker import Broker
 from node.broker.groups.settings import settings_of
 from node.errors.requests import RocketMqOffError
-from node.rocketmq.callers import Caller, caller_of, check_access
+from node.rocketmq.callers import Caller, caller_of
 from node.rocketmq.calls.ends import EndCalls
 from node.rocketmq.calls.receive import ReceiveCalls
 from node.rocketmq.calls.renewals import Renewals
@@ -23,6 +24,7 @@ from node.rocketmq.calls.send import SendCalls
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.forwarder import SERVICE, Forwarder
+from node.rocketmq.needs import METHOD_NEEDS
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.messages import Deliveries
 from node.rocketmq.protocol.names import group_name
@@ -34,6 +36,7 @@ from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.message_bounds import bounded_message
 from node.services.bounds.bounded import refusing
 from node.services.calls import ServedCalls, ServicerContext, refuse
+from node.users import guard
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NodeId
@@ -71,22 +74,24 @@ class RocketMq:
         self,
         broker: Broker,
         calls: ServedCalls,
-        keys: Mapping[str, str],
         credentials: grpc.ChannelCredentials | None,
         is_connected: Callable[[NodeId], bool],
         proof: NodeProof,
+        users: guard.Guard | None = None,
+        node_token: str = "",
     ) -> None:
-        """`keys` are access keys with their secrets; `credentials` are for forwarded calls;
-        `is_connected` knows the nodes of this group, and `proof` tells them from clients."""
+        """`credentials` are for forwarded calls, and `node_token` for this node's own ones;
+        `is_connected` knows the nodes of this group, and `proof` tells them from clients. `users`
+        knows what callers may do; None: users are off."""
         context = broker.context
         self._context = context
         self._calls = calls
         self.counters: Final = calls.counters
-        self._keys = keys
+        self._users = users
         self._proof = proof
         self.clients: Final = GatewayClients()
         self._cluster = GatewayCluster(context, broker.other_groups, is_connected)
-        self.forwarder: Final = Forwarder(self._cluster, credentials, proof.token_of)
+        self.forwarder: Final = Forwarder(self._cluster, credentials, proof.token_of, node_token)
         self.renewals: Final = Renewals(self.clients, broker.pop.change_invisible, context.turn)
         self._routes = Routes(self._cluster, lists_others=credentials is None)
         on_failure = partial(self._failed, f"{_NAME}/SendMessage")
@@ -105,6 +110,9 @@ class RocketMq:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler of all methods. Methods that no client calls are unimplemented."""
+        # A method that the table of rights does not have ends the start.
+        missing = {*self._methods, "ReceiveMessage", "Telemetry"} - METHOD_NEEDS.keys()
+        assert not missing, f"without a row of rights: {missing}"
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(self._unary(name, method), None, None)
             for name, method in self._methods.items()
@@ -163,7 +171,10 @@ class RocketMq:
             try:
                 caller = self._admit(name, data, context)
                 request = _parse(method.request, data)
-                return await self._dispatch(caller, method, request)
+                if caller.user is None:
+                    return await self._dispatch(caller, method, request)
+                with self._serving(caller, caller.user, request):
+                    return await self._dispatch(caller, method, request)
             except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
                 return self._failure(full_name, method.response, error)
             finally:
@@ -196,8 +207,12 @@ class RocketMq:
             self.counters.begun[full_name] += 1
             try:
                 caller = self._admit(name, data if isinstance(data, bytes) else b"", context)
-                async for element in await begin(caller, data):
-                    yield element if isinstance(element, bytes) else element.SerializeToString()
+                request = data
+                if isinstance(data, bytes):
+                    request = _parse(getattr(pb, f"{name}Request"), data)
+                with self._serving(caller, caller.user, request):
+                    async for element in await begin(caller, request):
+                        yield element if isinstance(element, bytes) else element.SerializeToString()
             except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
                 yield self._failure(full_name, response, error)
             finally:
@@ -205,8 +220,7 @@ class RocketMq:
 
         return self._refusing(call, name, response)
 
-    async def _receive(self, caller: Caller, data: bytes) -> _Elements:
-        request = _parse(pb.ReceiveMessageRequest, data)
+    async def _receive(self, caller: Caller, request: pb.ReceiveMessageRequest) -> _Elements:
         group = group_of_broker(request.message_queue.broker.name) or self._cluster.own_group
         return await self.forwarder.hold(
             caller,
@@ -228,9 +242,20 @@ class RocketMq:
         yield b""  # type: ignore[unreachable]  # A method of a stream is a generator.
 
     def _admit(self, name: str, data: bytes, context: Any) -> Caller:
-        caller = caller_of(name, data, context, self._proof.is_own)
-        check_access(self._keys, caller.headers)
+        caller = caller_of(name, data, context, self._proof.is_own, self._users)
+        user = caller.user
+        if user is not None and user.guard.is_on:
+            user.guard.check(user, f"{_NAME}/{name}", ())  # Before the request is read.
         return caller
+
+    def _serving(
+        self, caller: Caller, user: guard.Caller | None, request: object
+    ) -> AbstractContextManager[None]:
+        """Check a call and run it in the name of its user; without a check where users are off."""
+        method = caller.method
+        if user is None or not user.guard.is_on:
+            return nullcontext()
+        return user.guard.serving(user, f"{_NAME}/{method}", METHOD_NEEDS[method], request)
 
     def _failure(self, name: str, response: type[Any], error: Exception) -> bytes:
         self._failed(name, error)

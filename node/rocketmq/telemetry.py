@@ -19,6 +19,8 @@ from node.rocketmq.protocol.names import comparable, group_name, topic_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, status_of
 from node.runtime.message_bounds import bounded_message
 from node.services.calls import cancel_all
+from node.users.calling import calling, require
+from node.users.rules import Action, Kind
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, TelemetryCommand
 
@@ -62,7 +64,7 @@ class Telemetry:
         """Yield commands to a client, until it closes its side. A newer stream ends this one."""
         client = self._clients.seen(client_id)
         commands: asyncio.Queue[TelemetryCommand] = asyncio.Queue(COMMAND_COUNT_MAX)
-        client.commands = commands
+        client.commands, client.user = commands, calling()
         reader = asyncio.create_task(self._read(client_id, client, requests, commands))
         getter: asyncio.Task[TelemetryCommand] | None = None
         try:
@@ -117,6 +119,7 @@ class Telemetry:
     def _settings(self, client: GatewayClient, asked: pb.Settings) -> TelemetryCommand:
         try:
             settings = self._answer(asked)
+            _check_rights(asked.subscription)
             topics = frozenset(topic.name for topic in asked.publishing.topics)
             self._clients.sends_to(client, topics)
             subscribed = asked.subscription
@@ -177,6 +180,15 @@ def answer(
             raise CallRefusedError(Code.BAD_REQUEST, text)
     settings.backoff_policy.CopyFrom(policy)
     return settings
+
+
+def _check_rights(subscription: pb.Subscription) -> None:
+    """Raise ForbiddenError unless the running call may read as a consumer wants to. The topics of a
+    producer are asked for when it sends, which its users see."""
+    if subscription.group.name:
+        require(Action.SUB, Kind.GROUP, subscription.group.name)
+    for entry in subscription.subscriptions:
+        require(Action.SUB, Kind.TOPIC, entry.topic.name)
 
 
 def _put(commands: "asyncio.Queue[TelemetryCommand]", command: TelemetryCommand) -> None:

@@ -35,7 +35,7 @@ class Door:
         headers = dict(context.invocation_metadata() or ())
         token = headers.get(TOKEN_HEADER)
         if isinstance(token, str) and compare_digest(token.encode(), self._own_token):
-            return Caller(self.guard, "", is_node=True)
+            return self.guard.node()
         authorization = headers.get(AUTHORIZATION)
         if authorization:
             shown = authorization if isinstance(authorization, str) else ""

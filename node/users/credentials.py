@@ -4,34 +4,26 @@ Owns what is kept of each: of a token its digest, of an access key its secret un
 log does not have, of a certificate the name that it must show. Must not know whose they are.
 """
 
-import hashlib
 import hmac
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-TOKEN_PREFIX: Final = "qlt_"
-"""Makes a token that lies around recognisable."""
-TOKEN_LENGTH_MAX: Final = 255
+from quorumlog.user_tokens import TOKEN_LENGTH_MAX, digest_of, new_token
+
+__all__ = [
+    "KEY_SIZE_BYTES", "SECRET_LENGTH_MAX", "TOKEN_LENGTH_MAX", "SecretBox",
+    "check_certificate_name", "digest_of", "names_of_certificate", "new_token", "node_token",
+]  # fmt: skip
+
 KEY_SIZE_BYTES: Final = 32
 SECRET_LENGTH_MAX: Final = 255
 _NONCE_SIZE_BYTES: Final = 12
 _CERTIFICATE: Final = re.compile(r"(CN=|DNS:|URI:|EMAIL:)[^\x00-\x1f\x7f]{1,255}\Z")
-
-
-def new_token() -> str:
-    """Return a new bearer token with 256 random bits."""
-    return TOKEN_PREFIX + secrets.token_urlsafe(32)
-
-
-def digest_of(token: str) -> bytes:
-    """Return what is stored of a token. Tokens have 256 random bits, so a plain digest serves."""
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def node_token(secret: bytes) -> str:
@@ -40,6 +32,11 @@ def node_token(secret: bytes) -> str:
     if not secret:
         return ""
     return "qln_" + hmac.new(secret, b"quorumlog client port of a node", "sha256").hexdigest()
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    """Return the headers of a call that shows a token; none without one."""
+    return (("authorization", f"Bearer {token}"),) if token else ()
 
 
 def check_certificate_name(name: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
 
-from node.errors.common import NodeError
+from node.errors.common import NodeError, NotReadyError
 from node.errors.users import ForbiddenError, UnauthenticatedError
 from node.users.calling import set_calling
 from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
@@ -70,7 +70,8 @@ class Caller:
 
     @property
     def rights(self) -> Rights:
-        """What the user may do now. Raises UnauthenticatedError."""
+        """What the user may do now. Raises UnauthenticatedError; NotReadyError if the node may not
+        know all users yet."""
         users = self.guard.users
         if users is not self._users:
             self._users, self._rights = users, self._found(users)
@@ -78,6 +79,8 @@ class Caller:
         if ends_unix_ms and ends_unix_ms <= self.guard.unix_ms():
             self.why, self._rights = "the credential has ended", None
         if self._rights is None:
+            if self.guard.is_behind():
+                raise NotReadyError(0)
             raise UnauthenticatedError(self.why)
         return self._rights
 
@@ -88,7 +91,8 @@ class Caller:
         if rights is None:
             self.why = f"user {self.name!r} was deleted or is disabled"
             return None
-        if rights.user.credentials.get(self._identity) != self._credential:
+        # Without an identity a node of the cluster checked the credential.
+        if self._identity and rights.user.credentials.get(self._identity) != self._credential:
             self.why = f"the credential was taken from user {self.name!r}"
             return None
         return rights
@@ -99,7 +103,7 @@ class Caller:
             return True
         try:
             return self.rights.decide(need).is_allowed
-        except UnauthenticatedError:
+        except (UnauthenticatedError, NotReadyError):
             return False
 
     def require(self, need: Need) -> None:
@@ -140,6 +144,8 @@ class Guard:
         self.users = NO_USERS
         """Those of the replicated state, as of the last `look`."""
         self.box: Final = box
+        self.is_behind: Callable[[], bool] = lambda: False
+        """Whether the cluster may have users that this node has yet to learn, as after a start."""
         self.on_refused: Callable[[str, str, NodeError], None] = lambda _user, _what, _error: None
         """Called with the user, the call and the error of each refusal."""
         self.refused: Final[Counter[str]] = Counter({"unauthenticated": 0, "forbidden": 0})
@@ -166,7 +172,7 @@ class Guard:
             return self._nobody("the token is too long")
         digest = digest_of(token)
         if self._node_digest and hmac.compare_digest(digest, self._node_digest):
-            return Caller(self, "", is_node=True)
+            return self.node()
         return self._found(self.users.by_token.get(digest), "the token")
 
     def by_header(self, authorization: str) -> Caller:
@@ -199,6 +205,14 @@ class Guard:
                 f"access key {access_key[:64]!r} is unknown, or its secret is another one"
             )
         return self._found(row, f"access key {access_key[:64]!r}")
+
+    def by_name(self, name: str) -> Caller:
+        """Return the caller for whom a node of the cluster speaks; empty: it has no credential."""
+        return Caller(self, name)
+
+    def node(self) -> Caller:
+        """Return the caller that proved to be a node of the cluster."""
+        return Caller(self, "", is_node=True)
 
     def _secret(self, access_key: str, credential: Credential) -> bytes | None:
         key = access_key, credential.sealed_secret

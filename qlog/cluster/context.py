@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from qlog.command_decorators import Printout, TableRows, printed
-from qlog.connection import DEFAULT_SERVER, addresses
+from qlog.connection import DEFAULT_SERVER, addresses, read_token
 from qlog.contexts import DEFAULT, Context, Contexts
 from qlog.names import of
 from qlog.output import Row
@@ -25,8 +25,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # As those of clusters a
 def context() -> None:
     """Save clusters under names, and choose the one that commands use.
 
-    A context is the addresses of a cluster, its TLS files, and the files by which 'qlog rocketmq
-    import' enters the source: nodes take no other credentials than certificates. --server and
+    A context is the addresses of a cluster, its TLS files, the path of the file with your token,
+    and the files by which 'qlog rocketmq import' enters the source. --server and
     QUORUMLOG_SERVER come before it, and then its files are not used either; variables and options
     that name files come before its files. The context 'default' is the cluster of 'qlog local',
     else 127.0.0.1:8081. All are in quorumlog/contexts.json in XDG_CONFIG_HOME (~/.config), for
@@ -47,6 +47,7 @@ _name_argument = click.argument(
     "--tls-certificate", "certificate", default="", metavar="FILE", help="Your own certificate."
 )
 @click.option("--tls-key", "key", default="", metavar="FILE", help="Its private key.")
+@click.option("--token-file", default="", metavar="FILE", help="With your token; its path is kept.")
 @click.option(
     "--source-keys",
     default="",
@@ -58,7 +59,7 @@ _name_argument = click.argument(
 )
 @printed
 def create(
-    name: str, server: str, source_keys: str, source_ca: str, **files: str
+    name: str, server: str, token_file: str, source_keys: str, source_ca: str, **files: str
 ) -> dict[str, Any]:
     """Save a cluster under a name. Its files are read once, so that a wrong one is found now.
 
@@ -85,7 +86,9 @@ def create(
             ExitCode.USAGE,
         )
     tls = ClientTls(**{one: _absolute(file) for one, file in files.items()})
-    new = Context(server, tls, _absolute(source_keys), _absolute(source_ca))
+    new = Context(server, tls, *map(_absolute, (source_keys, source_ca, token_file)))
+    if token_file:
+        read_token(new.token_file)
     for each in (tls, ClientTls(ca=new.source_ca)):
         each.credentials()
     try:
@@ -136,7 +139,8 @@ def list_contexts() -> Printout:
 
     \b
     Keys of -o json:
-      is_current, context, server, tls_ca, tls_certificate, tls_key, source_ca
+      is_current, context, server, tls_ca, tls_certificate, tls_key, token_file,
+      source_ca
       source_keys ("set", or null without any)
 
     \b
@@ -149,6 +153,7 @@ def list_contexts() -> Printout:
     rows: list[Row] = [
         {"is_current": name == contexts.current, "context": name, "server": one.server or None}
         | {f"tls_{file}": path or None for file, path in one.tls._asdict().items()}
+        | {"token_file": one.token_file or None}
         | {"source_ca": one.source_ca or None, "source_keys": "set" if one.source_keys else None}
         for name, one in sorted({DEFAULT: none, **contexts.by_name}.items())
     ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qlog.command_decorators import Printout, TableRows, command_with
-from qlog.connection import CALL_TIMEOUT_MS, addresses, call_timeout_ms, credentials, run
+from qlog.connection import CALL_TIMEOUT_MS, addresses, call_timeout_ms, credentials, run, token
 from qlog.output import Row
 from qlog.server_program import enter_server
 from quorumlog.command_errors import ExitCode
@@ -97,6 +97,7 @@ def _ask(
             addresses(server),
             timeout_ms=call_timeout_ms(CALL_TIMEOUT_MS),
             credentials=credentials(server),
+            token=token(server),
         ) as client:
             return await call(client)
 

@@ -22,6 +22,7 @@ from qlog.connection import confirm, timeout_option
 from qlog.output import Format, counted, output_option
 from qlog.parsed import Parsed, parse_duration
 from qlog.progress import lines_shown
+from qlog.transport import TOKEN_FILE_VARIABLE
 from qlog.watch import Condition, watched
 from quorumlog.command_errors import CliError, ExitCode, exit_code_of
 from quorumlog.standard_output import styled
@@ -102,6 +103,12 @@ dir_option = click.option(
     "10911 on; a send makes its topic.",
 )
 @click.option(
+    "--users",
+    is_flag=True,
+    default=None,
+    help="A new cluster has users on, and a file with the token of the first one, admin.",
+)
+@click.option(
     "--setting",
     multiple=True,
     metavar="NAME=VALUE",
@@ -122,6 +129,7 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
       qlog local start --broker-groups 2
       qlog local start --replication sync_master && qlog ha status
       qlog local start --rocketmq
+      qlog local start --users
       qlog local start -o json | jq -r '.[].address'
     """
     from deploy.local import default_directory
@@ -142,6 +150,9 @@ def start(directory: str | None, output: Format, **given: Any) -> int:
         if "--dir" in cluster.command("status"):
             variable = f"{DIRECTORY_VARIABLE}={shlex.quote(str(cluster.directory))}"
             click.echo(f"  # other commands find it by this:\n  export {variable}")
+        if cluster.token_path is not None:
+            variable = f"{TOKEN_FILE_VARIABLE}={shlex.quote(str(cluster.token_path))}"
+            click.echo(f"  # users are on; by this you are the user admin:\n  export {variable}")
         first = ("qlog topic create orders",) if is_new else ()
         for words in (*first, *map(cluster.command, ("status", "stop"))):
             click.echo(f"  {words}")
@@ -377,6 +388,7 @@ class _Given(NamedTuple):
     flush: str | None
     replication: str | None
     rocketmq: bool | None
+    users: bool | None
     setting: dict[str, object] | None
 
 
@@ -442,6 +454,7 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
                 replication=given.replication or "raft",
                 base_port=given.port,
                 rocketmq=bool(given.rocketmq),
+                users=bool(given.users),
                 settings=given.setting,
             )
         except ConfigError as wrong:
@@ -455,6 +468,7 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
         cluster.flush,
         cluster.replication,
         cluster.has_rocketmq,
+        cluster.token_path is not None,
         setting=None,
     )
     differs = [
@@ -469,7 +483,8 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
             f"it has {node_count} nodes in each of {counted(group_count, 'broker group')}, "
             f"from port {cluster.base_port} on, flush={cluster.flush}, "
             f"replication={cluster.replication}"
-            f"{', at RocketMQ ports' if cluster.has_rocketmq else ''}",
+            f"{', at RocketMQ ports' if cluster.has_rocketmq else ''}"
+            f"{', with users' if cluster.token_path else ''}",
             f"start it without {differs[0]}, name another directory with --dir, or delete it with "
             f"its messages first: {' && '.join(map(cluster.command, steps))}",
         )

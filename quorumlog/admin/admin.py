@@ -2,7 +2,7 @@
 
 Owns the calls of AdminService and the names of all administrative calls; must not know how calls
 find the leader (`calls`). Changes go to the leader; a call about one node goes to that node.
-Consumer groups, messages and transactions are modules beside it.
+Consumer groups, messages, transactions and users are modules beside it.
 """
 
 import asyncio
@@ -37,6 +37,7 @@ from quorumlog.admin.types import (
     TopicInfo,
     TopicPage,
 )
+from quorumlog.admin.users import UserAdmin
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.retry import Deadline
@@ -54,7 +55,7 @@ STATUS_TIMEOUT_MS: Final = 2_000  # For all nodes of a group together, in `clust
 
 
 @checked
-class Admin(GroupAdmin, MessageAdmin):
+class Admin(GroupAdmin, MessageAdmin, UserAdmin):
     """Administers the cluster that a client is connected to; `client.admin`.
 
     Every call raises QuorumlogError; `outcome` tells whether the failed call may have had an

@@ -4,12 +4,15 @@ Owns the shapes and their decoding from the wire; must not know how calls are ma
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from quorumlog.pb import admin_pb2
+from quorumlog.arguments import check_fields
+from quorumlog.errors import InvalidRequestError
+from quorumlog.pb import admin_pb2, users_pb2
 from quorumlog.records import values
 from quorumlog.records.values import of_pb
+from quorumlog.user_tokens import digest_of
 
 _Queue = TypeVar("_Queue", "QueueInfo", "GroupQueue")
 
@@ -480,3 +483,159 @@ class HaPromotion:
     epoch: int
     master_id: int
     start_log_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewCredential:
+    """A credential that a user gets: one of a token, the secret of an access key, or the name of a
+    client certificate (CN=NAME, DNS:NAME, URI:NAME, EMAIL:NAME).
+
+    `id` is the access key; of others a name that the user has once. `expires_unix_ms` 0: never.
+    """
+
+    id: str
+    token: str = field(default="", repr=False)
+    secret: str = field(default="", repr=False)
+    certificate: str = ""
+    expires_unix_ms: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if sum(map(bool, (self.token, self.secret, self.certificate))) != 1:
+            text = f"credential {self.id!r}: name one of token, secret and certificate"
+            raise InvalidRequestError(text)
+
+    def to_pb(self) -> users_pb2.Credential:
+        """Return what is sent: of a token its digest, and nothing of a secret."""
+        pb = users_pb2.Credential(id=self.id, expires_unix_ms=self.expires_unix_ms)
+        if self.token:
+            pb.token_sha256 = digest_of(self.token)
+        elif self.certificate:
+            pb.certificate = self.certificate
+        return pb
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialInfo:
+    """A credential of a user, without what is secret. `kind`: token, access_key or certificate."""
+
+    id: str
+    kind: str
+    certificate: str
+    expires_unix_ms: int
+
+    @classmethod
+    def of(cls, pb: users_pb2.Credential) -> "CredentialInfo":
+        """Decode a credential from the wire."""
+        kinds = {"token_sha256": "token", "certificate": "certificate"}
+        kind = kinds.get(pb.WhichOneof("proof") or "", "access_key")
+        return cls(pb.id, kind, pb.certificate, pb.expires_unix_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class UserRates:
+    """Limits of all connections of a user together, at each node. 0: none."""
+
+    bytes_per_second: int = 0
+    messages_per_second: int = 0
+    requests_per_second: int = 0
+    connections: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def to_pb(self) -> users_pb2.Rates:
+        """Return the wire form."""
+        return users_pb2.Rates(**values.to_dict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user. `roles` are NAME or NAME:PREFIX.
+
+    `differs` names broker groups whose user is another one, or that have none: repeat the change.
+    `away` names those that did not answer.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    is_disabled: bool
+    credentials: tuple[CredentialInfo, ...]
+    rates: UserRates
+    differs: tuple[str, ...] = ()
+    away: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, answers: "Mapping[str, users_pb2.User | None]", away: Iterable[str] = ()) -> "User":
+        """Merge the wire forms, one from each broker group that answered; None: it has none."""
+        made = {
+            group: of_pb(
+                cls,
+                pb,
+                credentials=tuple(map(CredentialInfo.of, pb.credentials)),
+                rates=of_pb(UserRates, pb.rates),
+                differs=(),
+                away=(),
+            )
+            for group, pb in answers.items()
+            if pb is not None
+        }
+        first = next(iter(made.values()))
+        differs = tuple(group for group in answers if made.get(group) != first)
+        return replace(first, differs=differs, away=tuple(away))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A right, or with `deny` the refusal of one, which counts more than any right.
+
+    `resource` is Cluster, Topic or Group, a colon and a name; with `*` at its end all names that
+    begin so. `actions` are of Pub, Sub, Create, Update, Delete, Get and List.
+    """
+
+    resource: str
+    actions: tuple[str, ...]
+    deny: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __str__(self) -> str:
+        return f"{'DENY' if self.deny else 'ALLOW'} {self.resource} {','.join(self.actions)}"
+
+    def to_pb(self) -> users_pb2.Rule:
+        """Return the wire form."""
+        return users_pb2.Rule(deny=self.deny, resource=self.resource, actions=self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Rules under a name. A `{}` in a resource stands for the PREFIX of NAME:PREFIX."""
+
+    name: str
+    rules: tuple[Rule, ...]
+    is_ready_made: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AccessDecision:
+    """Whether something is allowed, and the role with the rule that decides; None: no rule fits,
+    or the user is disabled, so the answer is no."""
+
+    is_allowed: bool
+    role: str
+    rule: Rule | None
+
+    @classmethod
+    def of(cls, pb: users_pb2.ExplainResponse) -> "AccessDecision":
+        """Decode the answer from the wire."""
+        return of_pb(cls, pb, rule=of_pb(Rule, pb.rule) if pb.HasField("rule") else None)
+
+
+@dataclass(frozen=True, slots=True)
+class WhoAmI:
+    """The user of a client; an empty `name`: none. `mode` is the setting `users` of the node."""
+
+    name: str
+    roles: tuple[str, ...]
+    mode: str

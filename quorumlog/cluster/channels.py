@@ -123,13 +123,17 @@ class NodeChannel:
             self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
             self.channel = grpc.aio.secure_channel(address, of_channel, options=_OPTIONS)
-        self.rpc = stub(self.channel, *_FILES, metadata=self._metadata)
+        self.rpc = self.calls_of(*_FILES)
         if transport != "grpc" and (context is None) is (credentials is None):
             # Without this object, which would be freed by the collector only: until then gRPC keeps
             # a thread for its channel.
             ask = partial(_ask_route, address, self.rpc.Route)
             is_required = transport == "framed"
             self.framed = FramedPort(address, context, ask, is_required=is_required, token=token)
+
+    def calls_of(self, *files: FileDescriptor) -> Any:
+        """Return the calls of these proto files, each with the token, as `stub` does."""
+        return stub(self.channel, *files, metadata=self._metadata)
 
     async def explained(self, error: QuorumlogError) -> QuorumlogError:
         """Return the error of a call, with its cause if TLS let no connection come about."""

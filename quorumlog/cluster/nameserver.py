@@ -14,7 +14,7 @@ import grpc
 
 from quorumlog.arguments import checked
 from quorumlog.cluster.calls import method_of
-from quorumlog.cluster.channels import Channels, answer_of, stub
+from quorumlog.cluster.channels import Channels, answer_of
 from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.routes import parse_bootstrap
 from quorumlog.errors import (
@@ -190,7 +190,7 @@ class NameServers:
 
     async def _once(self, address: str, request: Any, timeout_s: float) -> Any:
         node = self._channels.get(address)
-        call = getattr(stub(node.channel, pb.DESCRIPTOR), method_of(request))
+        call = getattr(node.calls_of(pb.DESCRIPTOR), method_of(request))
         try:
             return await answer_of(address, call, request, timeout_s)
         except QuorumlogError as error:

@@ -123,6 +123,14 @@ class Admin(Wrapper[async_admin.Admin]):
     ha_status = blocking(async_admin.Admin.ha_status)
     ha_group = blocking(async_admin.Admin.ha_group)
     ha_promote = blocking(async_admin.Admin.ha_promote)
+    put_user = blocking(async_admin.Admin.put_user)
+    delete_user = blocking(async_admin.Admin.delete_user)
+    users = blocking(async_admin.Admin.users)
+    put_role = blocking(async_admin.Admin.put_role)
+    delete_role = blocking(async_admin.Admin.delete_role)
+    roles = blocking(async_admin.Admin.roles)
+    explain_access = blocking(async_admin.Admin.explain_access)
+    who_am_i = blocking(async_admin.Admin.who_am_i)
 
 
 class Raw(Wrapper[async_raw.Raw]):

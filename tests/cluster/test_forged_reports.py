@@ -43,9 +43,9 @@ FAILOVER_S_MAX = 30.0
 def secrets_in(directory: Path) -> dict[str, object]:
     """Settings of all the secrets that a node can have."""
     files: dict[str, object] = {}
-    for name in ("secret_file", "nameserver_secret_file", "rocketmq_keys_file"):
+    for name in ("secret_file", "nameserver_secret_file", "users_key_file"):
         file = directory / name
-        file.write_text("key secret\n" if "keys" in name else SECRET)
+        file.write_text("5" * 64 if "key" in name else SECRET)
         file.chmod(0o600)
         files[name] = str(file)
     return files

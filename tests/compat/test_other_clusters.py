@@ -12,21 +12,25 @@ from deploy.local import LocalCluster
 from node.rocketmq.forwarder import SERVICE
 from qlog.server.authority import Authority
 from quorumlog.pb.rocketmq_pb2 import QueryRouteRequest, QueryRouteResponse, Resource
+from tests.cluster.test_rocketmq_users import put_user
 from tests.compat.drivers import CallFailedError, Client, body_of
 from tests.compat.test_clients import receive
+from tests.node.rocketmq.guards import SECRET
+from tests.node.users_files import ADMIN_TOKEN, user_settings
 from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long
 
 SETTINGS: dict[str, object] = {"file_size_bytes": "16MiB"}
-KEY, SECRET = "key-one", "secret-of-the-test"
+KEY = "shop"
 
 
 async def create_topic(
-    cluster: LocalCluster, credentials: grpc.ChannelCredentials | None = None
+    cluster: LocalCluster, credentials: grpc.ChannelCredentials | None = None, token: str = ""
 ) -> None:
     """Make a topic in every group."""
-    async with quorumlog.connect(cluster.bootstrap, credentials=credentials) as client:
+    how: dict[str, Any] = {"credentials": credentials, "token": token}
+    async with quorumlog.connect(cluster.bootstrap, **how) as client:
         await client.admin.create_topic("orders", queue_count=2)
 
 
@@ -73,18 +77,21 @@ def test_ordered_messages_over_two_groups(tmp_path: Path) -> None:
 def test_nodes_that_demand_tls_and_a_key(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files = authority.files("node")
-    keys = tmp_path / "keys"
-    keys.write_text(f"# access keys\n{KEY} {SECRET}\n")
-    keys.chmod(0o600)
-    settings = SETTINGS | {
-        "tls_certificate_file": str(files.certificate),
-        "tls_key_file": str(files.key),
-        "tls_ca_file": str(authority.path),
-        "rocketmq_keys_file": str(keys),
-    }
+    settings = (
+        SETTINGS
+        | user_settings(tmp_path / "users")
+        | {
+            "tls_certificate_file": str(files.certificate),
+            "tls_key_file": str(files.key),
+            "tls_ca_file": str(authority.path),
+        }
+    )
     with LocalCluster.create(tmp_path / "c", settings=settings) as cluster:
         trusted = grpc.ssl_channel_credentials(authority.path.read_bytes())
-        asyncio.run(create_topic(cluster, trusted))
+        cluster.wait_ready()
+        roles = [f"producer-consumer:{prefix}" for prefix in ("orders", "readers-")]
+        asyncio.run(put_user(cluster, KEY, *roles, credentials=trusted))
+        asyncio.run(create_topic(cluster, trusted, ADMIN_TOKEN))
         ours: dict[str, Any] = {"key": KEY, "authority": authority.path}
         for language in ("python", "node"):
             home = tmp_path / language

@@ -12,6 +12,7 @@ import pytest
 
 from node.config.load import load
 from node.config.settings import Settings
+from node.config.users import read_users_key
 from node.peers.security import tls
 from qlog.cluster import config_files
 from qlog.messages.produce_input import parse_json_lines, parse_lines
@@ -19,6 +20,7 @@ from qlog.messages.template import Template
 from qlog.rocketmq.source import access_of
 from qlog.server.authority import Authority
 from quorumlog.cluster.tls import ClientTls
+from quorumlog.user_files import read_keys
 
 
 def _settings(file: Path | None, **given: Any) -> Settings:
@@ -37,10 +39,8 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
         "0123456789abcdef\r\n",
         lambda file: _settings(None, secret_file=str(file)).secret(),
     ),
-    "keys": (
-        "first s1\r\nsecond s2\r\n",
-        lambda file: _settings(None, rocketmq_keys_file=str(file)).rocketmq_keys(),
-    ),
+    "keys": ("first s1\r\nsecond s2\r\n", read_keys),
+    "key of users": ("5" * 64 + "\r\n", lambda file: read_users_key(file, {})),
     "password": ("0123456789abcdef0123456789abcdef", _name_server),
     "keys of a source": ("first s1\n", lambda file: access_of(file, None)),
     "tables": ("{}", lambda file: config_files._read(file.parent)),

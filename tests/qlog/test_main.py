@@ -58,7 +58,7 @@ def test_version_and_help_need_no_command() -> None:
     daily = ["produce", "consume", "topic", "group", "message", "dlq", "delay", "transaction"]
     assert named.pop("Daily work") == daily
     del named["Options"]
-    assert [*named] == ["Cluster", "Node", "RocketMQ", "Measure", "Help"]
+    assert [*named] == ["Cluster", "Users", "Node", "RocketMQ", "Measure", "Help"]
     assert sorted([*daily, *chain(*named.values())]) == sorted(COMMANDS)
 
 

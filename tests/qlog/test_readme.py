@@ -47,7 +47,10 @@ SKIPPED = {
         "quorumlog: the process ends": SHOWN,
     },
     "docs/planning.md": {},
+    "docs/users.md": {},
     "docs/operations.md": {
+        "qlog user init": "tests/cluster/test_users.py has these steps",
+        "export QUORUMLOG_TOKEN_FILE": "the same",
         "export QUORUMLOG_SERVER=HOST1": OTHER_MACHINE,
         "qlog config check node.toml": "docs/configuration.md has the same",
         "useradd": OTHER_MACHINE,
@@ -74,6 +77,7 @@ BEFORE = {
     "docs/three-machines.md": LOCAL,
     "docs/upgrading.md": LOCAL,
     "docs/planning.md": ACTIVATE,
+    "docs/users.md": ACTIVATE,
     "docs/operations.md": [*LOCAL, "until qlog nameserver route orders; do :; done"],
 }
 """What runs before a page that does not begin with an installation."""

@@ -94,6 +94,7 @@ def _call(owner: str, name: str, function: Any) -> Call:
 
 
 SENSIBLE: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "action": lambda _env: "Pub",
     "address": lambda _env: "127.0.0.1:1",
     "body": lambda _env: b"body",
     "bodies": lambda _env: [b"one", b"two"],
@@ -109,6 +110,7 @@ SENSIBLE: Final[Mapping[str, Callable[[Any], Any]]] = {
     "message": lambda env: env.received,
     "message_id": lambda _env: "F" * 32,
     "messages": lambda env: env.received,
+    "name": lambda _env: "spare",
     "namespace": lambda _env: "n",
     "node_id": lambda _env: 99,
     "offset": lambda _env: 0,
@@ -121,6 +123,8 @@ SENSIBLE: Final[Mapping[str, Callable[[Any], Any]]] = {
     "queue_id": lambda _env: 1,
     "record_count": lambda _env: 1,
     "records": lambda _env: b"none",
+    "resource": lambda _env: "Topic:spare",
+    "rules": lambda _env: [],
     "said": lambda _env: "commit",
     "seconds": lambda _env: 1,
     "sequence": lambda _env: 0,
@@ -128,6 +132,7 @@ SENSIBLE: Final[Mapping[str, Callable[[Any], Any]]] = {
     "topics": lambda _env: "spare",
     "transaction_id": lambda _env: 1,
     "unix_ms": lambda _env: 0,
+    "user": lambda _env: "spare",
     "value": lambda _env: "leader",
     "what": lambda env: env.received,
 }

@@ -87,6 +87,7 @@ WITHOUT_FAMILY = {
     "node.already_resent",
     "node.change_timeout",
     "node.duplicate_expired",
+    "node.last_admin",
     "node.newer_level",
     "node.not_served",
     "node.request_slow",
@@ -95,6 +96,7 @@ WITHOUT_FAMILY = {
     "node.stream_silent",
     "node.unknown_command",
     "node.upgrade_refused",
+    "node.users_off",
     "node.wrong_mode",
 }
 

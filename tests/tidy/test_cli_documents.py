@@ -1,10 +1,12 @@
 """Every command of `qlog` has help, and a planted one without is found. What is generated is
-current: docs/cli.md from the commands, the code of messages from proto/."""
+current: docs/cli.md from the commands, docs/rights.md from the needs of calls, the code of messages
+from proto/."""
 
 import click
 import pytest
 
 from deploy.generate_pb import is_current
+from node.users import reference
 from qlog import COMMANDS, main
 from qlog.reference import page
 from tests.tidy import checks, repository
@@ -61,6 +63,13 @@ def test_missing_help_is_found() -> None:
 
 def test_the_page_is_current() -> None:
     assert repository.text("docs/cli.md") == page(), "run: python -m qlog.reference > docs/cli.md"
+
+
+def test_the_page_of_rights_is_current() -> None:
+    page = reference.page()
+    assert repository.text("docs/rights.md") == page, (
+        "run: python -m node.users.reference > docs/rights.md"
+    )
 
 
 def test_options_of_many_commands_are_told_once() -> None:

@@ -23,7 +23,7 @@ from node.runtime.accounts import Charge, Kind, caller
 from node.state.appends import Committed, Prepared
 from node.state.tables.transactions import OpenTransaction
 from node.users import rules
-from node.users.calling import require
+from node.users.calling import calling, require
 from node.users.needs import ALL
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from quorumlog.pb.state_pb2 import Command
@@ -146,6 +146,22 @@ class TransactionCalls:
         )
         return EndTransactionResponse(outcome=request.outcome, was_ended=was_ended)
 
+    async def require_publish(self, transaction_id: int) -> None:
+        """Raise ForbiddenError unless the running call may publish to the topics of an open
+        transaction. Others are refused where they are ended."""
+        if calling() is None:
+            return
+        self._context.check_leads()
+        transaction = self.ends.table.open.get(transaction_id)
+        if transaction is None:
+            return
+        try:
+            made = await self.ends.visible_messages(transaction)
+        except PositionRangeError:
+            return  # Its messages are gone: it ends as expired.
+        for topic in _topics_in(made.records):
+            require(rules.Action.PUB, rules.Kind.TOPIC, topic)
+
     def _check_name(self, name: str, number: int) -> None:
         if name or number:  # Else the producer has no name, or an operator calls.
             self._context.check_name("producer_name", name)
@@ -193,8 +209,7 @@ class TransactionCalls:
             made = await self.ends.visible_messages(transaction)
         except PositionRangeError as error:
             raise TransactionEndedError(transaction_id, "expired") from error
-        for layout in layouts(made.records):
-            topic = made.records[layout.topic_at : layout.topic_hi].decode("utf-8", "replace")
+        for topic in _topics_in(made.records):
             require(rules.Action.SUB, rules.Kind.TOPIC, topic, is_found=True)
         return DescribeTransactionResponse(
             info=self._info(transaction), records=made.records, record_count=made.record_count
@@ -204,3 +219,8 @@ class TransactionCalls:
         fields = known._asdict()
         position, is_orphaned = fields.pop("position"), self.checks.is_orphaned(known)
         return TransactionInfo(transaction_id=position, is_orphaned=is_orphaned, **fields)
+
+
+def _topics_in(records: bytes) -> set[str]:
+    topics = {records[layout.topic_at : layout.topic_hi] for layout in layouts(records)}
+    return {topic.decode("utf-8", "replace") for topic in topics}

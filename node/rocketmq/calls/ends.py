@@ -21,6 +21,7 @@ from node.rocketmq.protocol.messages import Deliveries
 from node.rocketmq.protocol.names import topic_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError
 from node.runtime.accounts import set_caller
+from node.users.calling import set_calling
 from quorumlog.pb import delay_pb2, transaction_pb2
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, TransactionResolution
@@ -80,6 +81,7 @@ class EndCalls:
         outcome = _OUTCOMES.get(request.resolution)
         if outcome is None:
             return pb.EndTransactionResponse(status=OK)
+        await self._broker.transactions.require_publish(int(inner))
         end = transaction_pb2.EndTransactionRequest(
             transaction_id=int(inner), producer_group=topic, outcome=outcome
         )
@@ -160,6 +162,7 @@ class EndCalls:
         self._checks.pop(key).task.cancel()
 
     async def _check(self, key: tuple[str, str], leader: Leader) -> None:
+        set_calling(None)
         set_caller(None)  # This node subscribes, and none of the clients whose call led here.
         group, topic = key
         request = transaction_pb2.CheckTransactionsRequest(producer_group=topic, client_id=_CHECKER)

@@ -20,8 +20,9 @@ CODES: Final[dict[str, Code]] = {
         Code.TOPIC_NOT_FOUND: "node.unknown_topic node.unknown_queue",
         Code.ILLEGAL_TOPIC: "node.reserved_topic store.bad_topic",
         Code.CONSUMER_GROUP_NOT_FOUND: "node.unknown_group",
+        Code.UNAUTHORIZED: "node.unauthenticated",
         Code.FORBIDDEN: (
-            "node.topic_not_writable node.topic_not_readable node.group_disabled "
+            "node.forbidden node.topic_not_writable node.topic_not_readable node.group_disabled "
             "node.topic_forbidden node.group_orderly store.inner_batch"
         ),
         Code.BAD_REQUEST: "node.bad_request node.limit_exceeded store.record_format",
@@ -42,7 +43,7 @@ CODES: Final[dict[str, Code]] = {
         ),
         Code.TOO_MANY_REQUESTS: (
             "node.busy store.busy raft.busy node.limit_reached node.delayed_full "
-            "node.pop_conflict node.responses_wait"
+            "node.pop_conflict node.responses_wait node.rate_limited"
         ),
         Code.MASTER_PERSISTENCE_TIMEOUT: (
             "node.timeout node.outcome_unknown node.batch_undecided node.change_timeout "

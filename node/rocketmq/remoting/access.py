@@ -1,4 +1,4 @@
-"""Who may send a command: access keys of the remoting protocol, and the proof of a node.
+"""Who sends a command: access keys of the remoting protocol, and the proof of a node.
 
 Owns the check of a signature. It covers the values of all ext fields, one behind the other in the
 order of their names, and the body, so a command that is forwarded is checked again as the client
@@ -14,13 +14,12 @@ they have proved themselves on the link between nodes.
 
 import base64
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
-from node.rocketmq.remoting.protocol.answers import RefusedError
-from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.marks import ADDED
+from node.users.guard import Caller, Guard
 from raft.messages import NodeId
 
 FORWARDING_TOKEN_SIZE_BYTES: Final = 16
@@ -32,19 +31,21 @@ _UNIQUE_SIGNED_FROM: Final = 400
 """Version of the first clients that sign this field."""
 
 
-def check_signature(command: Command, keys: Mapping[str, str]) -> None:
-    """Raise RefusedError unless one of the access keys signed a command; `keys` have secrets."""
-    secret = keys.get(command.ext.get(ACCESS_KEY, ""))
-    if secret is None:
-        text = "the access key is missing or unknown; use one of rocketmq_keys_file"
-        raise RefusedError(ResponseCode.NO_PERMISSION, text)
+def signer(guard: Guard, command: Command) -> Caller:
+    """Return the caller whose access key signed a command."""
     try:
         given = base64.b64decode(command.ext.get(SIGNATURE, ""), validate=True)
     except ValueError:
         given = b""
-    if not hmac.compare_digest(given, signature(command, secret.encode())):
-        text = "the signature does not fit the command; is the secret key the right one?"
-        raise RefusedError(ResponseCode.NO_PERMISSION, text)
+    return guard.by_signature(
+        command.ext.get(ACCESS_KEY, ""),
+        lambda secret: hmac.compare_digest(given, signature(command, secret)),
+    )
+
+
+def unsigned(ext: dict[str, str]) -> dict[str, str]:
+    """Return ext fields without a signature, of a command that is not what its client signed."""
+    return {name: ext[name] for name in ext.keys() - {ACCESS_KEY, SIGNATURE}}
 
 
 def signature(command: Command, secret: bytes) -> bytes:

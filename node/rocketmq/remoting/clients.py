@@ -24,6 +24,7 @@ from node.runtime.accounts import Account, Kind, row_size_bytes
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.rows import remove_from
 from node.runtime.turn import Turn
+from node.users.calling import Calling
 from store.record.message import tags_code
 
 SILENT_S_MAX: Final = 120.0
@@ -146,6 +147,8 @@ class Member:
     """The connection of the last heartbeat at each port: a client has one at a time."""
     rival: RemotingConnection | None = None
     """Of another client with its id and address, as far as the ports tell."""
+    user: Calling | None = None
+    """None: users are off."""
 
     @property
     def is_connected(self) -> bool:

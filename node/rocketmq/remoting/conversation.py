@@ -7,7 +7,7 @@ for all their connections, so an answer goes out on the connection of its reques
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -16,9 +16,10 @@ from node.framed.connection import SHARED_PORT, WINDOW, Conversation, FramedConn
 from node.framed.frames import JSON_KIND, ROCKETMQ_KIND, FrameFault
 from node.framed.limits import FramedLimits
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
-from node.rocketmq.remoting.access import check_signature
+from node.rocketmq.needs import COMMAND_NEEDS
+from node.rocketmq.remoting.access import ACCESS_KEY, signer
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError, refusal_of
-from node.rocketmq.remoting.protocol.codes import REQUEST_NAMES, RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.codes import REQUEST_NAMES, ResponseCode
 from node.rocketmq.remoting.protocol.command import (
     FORWARDED_GROWTH_SIZE_BYTES,
     ONEWAY,
@@ -31,15 +32,15 @@ from node.rocketmq.remoting.protocol.command import (
 from node.rocketmq.remoting.protocol.fields import parsed_host
 from node.rocketmq.remoting.protocol.marks import (
     ADDED,
-    APPLIED,
     FORWARDED,
-    GREETING,
-    REPORT,
+    USER,
     WITHDRAWAL,
     WITHDRAWN,
 )
 from node.runtime.accounts import Account, Accounts, Charge, Kind, Lease
 from node.services.calls import ServedCalls
+from node.users.guard import Caller, Guard
+from node.users.needs import Needs, signed_in
 from raft.messages import NO_TERM
 from store.format import LOOPBACK, Host
 
@@ -52,9 +53,6 @@ _NAME: Final = "Remoting"
 _NAMES: Final = {code: f"{_NAME}/{name.lower()}" for code, name in REQUEST_NAMES.items()}
 """Names of the requests in metrics, beside those of gRPC."""
 _UNKNOWN_NAME: Final = f"{_NAME}/unknown"
-_UNSIGNED: Final = (GREETING, REPORT, APPLIED, RequestCode.GET_ROUTEINFO_BY_TOPIC)
-"""Commands that need no signature: clients take a refused route for a missing topic, and say so.
-The broker that they find by it refuses them with the reason."""
 REMOTE_LENGTH_MAX: Final = 64
 """Of host:port."""
 _OPAQUE_MAX: Final = (1 << 31) - 1
@@ -65,6 +63,8 @@ class Request(NamedTuple):
 
     command: Command
     connection: "RemotingConnection"
+    user: Caller | None = None
+    """Who sent it; None: users are off."""
 
     @property
     def caller(self) -> str:
@@ -101,6 +101,7 @@ class Served(NamedTuple):
     begin: Begin | None = None
     has_document: bool = True
     """Whether the body is a document, which takes memory of its own."""
+    needs: Needs = signed_in
     is_administration: bool = False
     """Whether tools change something with it: not at the port that the SDK uses, and over TLS only
     where commands are signed."""
@@ -119,44 +120,50 @@ class _Call(NamedTuple):
 class RemotingCalls:
     """What the conversations of one port share."""
 
-    def __init__(self, served: ServedCalls, accounts: Accounts) -> None:
-        """Refuse every request until `open`. `accounts` bound what clients hold."""
+    def __init__(self, served: ServedCalls, accounts: Accounts, guard: Guard | None = None) -> None:
+        """Refuse every request until `open`. `accounts` bound what clients hold, and `guard` what
+        users may do; None: users are off."""
+        self.guard: Final = guard
         self.served: Final = served
         self.accounts: Final = accounts
         self.limits: Final = FramedLimits()
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
         """Makes the error of every new call; None: calls are served."""
         self.handlers: Mapping[int, Served] = {}
-        self.keys: Mapping[str, str] = {}
-        """Access keys with their secrets; none: everybody may call."""
         self.on_closed: Callable[[RemotingConnection], None] = lambda _connection: None
         self._connections: dict[FramedConnection, RemotingConnection] = {}
 
     def open(
         self,
         handlers: Mapping[int, Served],
-        keys: Mapping[str, str],
         on_closed: "Callable[[RemotingConnection], None]",
     ) -> None:
-        """Serve requests from now on."""
-        self.handlers, self.keys, self.on_closed = handlers, keys, on_closed
+        """Serve requests from now on. A code that the table of rights does not have ends the
+        start."""
+        self.handlers = {
+            code: served._replace(needs=COMMAND_NEEDS[code]) for code, served in handlers.items()
+        }
+        self.on_closed = on_closed
         self.refusal = None
 
     def check(self, request: Request, served: Served | None) -> None:
-        """Raise RefusedError unless the client may send a request, over this connection; None: its
-        code is unknown."""
-        if self.keys and request.command.code not in _UNSIGNED:
-            check_signature(request.command, self.keys)
+        """Raise RefusedError, ForbiddenError or UnauthenticatedError unless the client may send a
+        request, over this connection; None: its code is unknown."""
+        user, command = request.user, request.command
+        if user is not None and user.guard.is_on:
+            row = signed_in if served is None else served.needs
+            name = _NAMES.get(command.code, _UNKNOWN_NAME)
+            user.guard.check(user, name, user.guard.needs_of(user, name, row, command))
         if served is None or not served.is_administration:
             return
         connection = request.connection.connection
         if connection.port_number == SHARED_PORT:
             text = "this port administers nothing; use that of rocketmq_listen, or qlog"
-        elif self.keys and not connection.is_tls:
+        elif user is not None and user.guard.is_on and not connection.is_tls:
             text = (
-                "with rocketmq_keys_file this is taken over TLS only, since a signature covers "
-                "neither code nor names of fields; set tls_certificate_file and connect with TLS, "
-                "or use qlog"
+                "with users = on this is taken over TLS only, since a signature covers neither "
+                "code nor names of fields; set tls_certificate_file and connect with TLS, or use "
+                "qlog"
             )
         else:
             return
@@ -270,7 +277,8 @@ class RemotingConnection:
         calls, lease = self._calls, self._lease
         name = _NAMES.get(command.code, _UNKNOWN_NAME)
         calls.served.counters.begun[name] += 1
-        request = Request(command, self)
+        guard = calls.guard
+        request = Request(command, self, None if guard is None else self._user(guard, command))
         size_bytes = len(header) + len(body)
         charges: list[Charge] = []
         call = _Call(name, request, size_bytes, charges)
@@ -308,9 +316,23 @@ class RemotingConnection:
             future, answer = begun
             future.add_done_callback(partial(self._on_done, call, answer, served.handler))
 
+    def _user(self, guard: Guard, command: Command) -> Caller:
+        """Return who sent a command."""
+        if ACCESS_KEY in command.ext:
+            return signer(guard, command)
+        if not self.is_node:
+            names = self.connection.certificate_names()
+            return guard.by_certificate(names) if names else guard.by_name("")
+        is_forwarded = FORWARDED in command.ext
+        return guard.by_name(command.ext.get(USER, "")) if is_forwarded else guard.node()
+
     def _run(self, call: _Call, handler: Handler) -> None:
-        work, opaque = self._serve(call.request, handler), call.request.command.opaque
-        task = self._loop.create_task(work, context=call.request.account.context)
+        request, context = call.request, call.request.account.context
+        work, opaque = self._serve(request, handler), request.command.opaque
+        if request.user is not None and request.user.guard.is_on:
+            # Each command has a context of its own: the next one may be another user's.
+            work, context = self._checked(request.user, request.command, work), context.copy()
+        task = self._loop.create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if self.is_node:
@@ -345,6 +367,17 @@ class RemotingConnection:
             answer = Answer(ResponseCode.SYSTEM_ERROR, remark=str(fault))
             self._answer(Command(0, decode_ends(kind, header).opaque), answer)
             return None
+
+    async def _checked(
+        self, user: Caller, command: Command, work: Coroutine[Any, Any, Answer]
+    ) -> Answer:
+        """Do the work of a command, as long as its user may have it done."""
+        served, name = self._calls.handlers[command.code], _NAMES.get(command.code, _UNKNOWN_NAME)
+        try:
+            with user.guard.serving(user, name, served.needs, command):
+                return await work
+        finally:
+            work.close()
 
     async def _serve(self, request: Request, handler: Handler) -> Answer:
         if not self.connection.is_taken:

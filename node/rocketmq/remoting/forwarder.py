@@ -16,6 +16,7 @@ from node.errors.common import BusyError
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError, answer_of_leader
 from node.rocketmq.protocol.statuses import CallRefusedError
+from node.rocketmq.remoting.access import ACCESS_KEY
 from node.rocketmq.remoting.channel import BrokenError, NotConnectedError, RemotingChannel
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.places import Places
@@ -23,7 +24,7 @@ from node.rocketmq.remoting.protocol import marks
 from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
-from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME
+from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME, USER
 from node.runtime.accounts import Kind
 from raft.messages import NodeId
 
@@ -183,6 +184,8 @@ class Forwarder:
         no form for the leader."""
         command = request.command
         ext = {**command.ext, FORWARDED: request.caller, NAME: str(number)}
+        if request.user is not None and request.user.name and ACCESS_KEY not in ext:
+            ext[USER] = request.user.name
         forwarded = Command(
             command.code,
             ext=ext,

@@ -7,7 +7,7 @@ bytes.
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -127,15 +127,12 @@ class Remoting:
         status: AskStatus,
         *,
         addresses: tuple[str, ...],
-        keys: Mapping[str, str],
         settings: Settings,
     ) -> None:
-        """`keys` are access keys with their secrets, none: everybody may call. This node answers at
-        `addresses`, one for each broker name or one for all; `others` are the members of the gRPC
-        protocol, and `status` returns that of this node."""
+        """This node answers at `addresses`, one for each broker name or one for all; `others` are
+        the members of the gRPC protocol, and `status` returns that of this node."""
         self._calls = calls
         self.accounts: Final = calls.accounts
-        self._keys = keys
         self._proof = nodes.proof
         identity = broker.context.identity
         node_address = identity.addresses[broker.context.driver.node_id]
@@ -279,7 +276,7 @@ class Remoting:
         reports = self.groups.reports.run()
         for work in (self.places.watch(), self._look(), self.isolation.watch(), reports):
             self._tasks.run(work)
-        self._calls.open(self.handlers(), self._keys, self._on_closed)
+        self._calls.open(self.handlers(), self._on_closed)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""

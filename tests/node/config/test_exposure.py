@@ -13,6 +13,7 @@ from node.config.exposure import (
 from node.config.types import Address, is_loopback
 from qlog.server.authority import Authority
 from tests.node.config.test_settings import problems, settings
+from tests.node.users_files import user_settings
 
 OUTSIDE = "0.0.0.0:40911"
 HERE = ("127.0.0.1", "[::1]")
@@ -97,7 +98,7 @@ def test_open_ports_are_named_with_what_a_stranger_can_do(files: dict[str, str])
     ports = (client.setting, framed.setting, http.setting)
     assert ports == ("listen", "listen_framed", "http_listen")
     assert "administer in clear text" in client.how
-    assert "rocketmq_keys_file" in client.remedy
+    assert "set users = on or tls_client_auth" in client.remedy
     assert str(framed.address) == "0.0.0.0:1001"
     assert "append and commit offsets in clear text" in framed.how
     assert "listen_framed = off" in framed.remedy
@@ -129,22 +130,21 @@ def test_a_remoting_port_that_also_takes_clear_text_is_named_with_it(
     ("rocketmq", "proof", "here", "there"),
     [
         ("auto", None, True, False),
-        ("auto", "keys", True, True),
+        ("auto", "users", True, True),
+        ("auto", "prepare", True, False),
         ("auto", "certificates", True, True),
         ("on", None, True, True),
-        ("on", "keys", True, True),
+        ("on", "users", True, True),
         ("off", None, False, False),
-        ("off", "keys", False, False),
+        ("off", "users", False, False),
     ],
 )
 def test_rocketmq_is_served_to_this_machine_and_to_clients_with_a_proof(
     files: dict[str, str], tmp_path: Path, rocketmq: str, proof: str | None, here: bool, there: bool
 ) -> None:
     given: dict[str, str] = {"rocketmq": rocketmq}
-    if proof == "keys":
-        given["rocketmq_keys_file"] = str(tmp_path / "keys")
-        (tmp_path / "keys").write_text("alice secret\n")
-        (tmp_path / "keys").chmod(0o600)
+    if proof in ("users", "prepare"):
+        given |= user_settings(tmp_path, "on" if proof == "users" else proof)
     elif proof == "certificates":
         given |= files | {"tls_client_auth": "true"}
     for host in (*HERE, "0.0.0.0", "[::]", "10.0.0.1", "node1.example", ""):

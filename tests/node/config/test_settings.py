@@ -429,3 +429,11 @@ def test_the_password_of_the_name_server_is_in_a_file(tmp_path: Path) -> None:
 def test_a_node_asks_others_for_names() -> None:
     addresses = settings(nameserver_servers=SERVERS, listen="127.0.0.1:8083").nameserver_servers
     assert addresses == (Address("127.0.0.1", 8081), Address("ns.example", 8082))
+
+
+def test_a_setting_that_is_gone_is_refused_with_what_to_do() -> None:
+    variable = "QUORUMLOG_ROCKETMQ_KEYS_FILE"
+    flag, of_environment = problems(None, {variable: "k"}, rocketmq_keys_file="k")[::-1]
+    assert (flag.key, of_environment.key) == ("rocketmq_keys_file", variable)
+    for problem in (flag, of_environment):
+        assert "qlog user import-keys FILE" in problem.suggestion

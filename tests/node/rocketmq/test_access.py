@@ -1,32 +1,17 @@
-"""Access keys: who holds one may call, whichever client wrote the header."""
-
-import hashlib
-import hmac
+"""Access keys: who holds one is its user, whichever client wrote the header."""
 
 import pytest
 
-from node.rocketmq.callers import check_access
-from node.rocketmq.protocol.statuses import CallRefusedError
-from quorumlog.pb.rocketmq_pb2 import Code
-
-TIME = "20261122T070000Z"
-
-
-def headers(key: str, secret: str, *, upper: bool = False, time: str = TIME) -> dict[str, str]:
-    signature = hmac.new(secret.encode(), TIME.encode(), hashlib.sha1).hexdigest()
-    signature = signature.upper() if upper else signature
-    value = f"MQv2-HMAC-SHA1 Credential={key}, SignedHeaders=x-mq-date-time, Signature={signature}"
-    return {"authorization": value, "x-mq-date-time": time}
-
-
-def test_without_keys_everybody_may_call() -> None:
-    check_access({}, {})
-    check_access({}, headers("", ""))
+from node.errors.users import UnauthenticatedError
+from node.rocketmq.callers import user_of
+from tests.node.rocketmq.guards import SECRET, TIME, guard_of, headers
 
 
 @pytest.mark.parametrize(("key", "upper"), [("ak", False), ("ak", True), ("ak//Rocketmq", False)])
-def test_a_client_with_a_key_may_call(key: str, upper: bool) -> None:
-    check_access({"ak": "sk"}, headers(key, "sk", upper=upper))
+def test_a_client_with_a_key_is_its_user(key: str, upper: bool) -> None:
+    guard = guard_of({"ak": ("admin",)})
+    caller = user_of(guard, headers(key, upper=upper))
+    assert (caller.name, caller.rights.user.roles) == ("ak", ("admin",))
 
 
 @pytest.mark.parametrize(
@@ -34,13 +19,17 @@ def test_a_client_with_a_key_may_call(key: str, upper: bool) -> None:
     [
         {},
         {"authorization": "Basic abc"},
+        {"authorization": "Bearer qlt_unknown"},
         headers("ak", "other"),
-        headers("other", "sk"),
+        headers("ak", "\0" * 32),
+        headers("other", SECRET),
+        headers("other", "\0" * 32),
         headers("", ""),
-        headers("ak", "sk", time="20261122T070001Z"),
+        headers("ak", time=TIME.replace("Z", "1Z")),
     ],
 )
-def test_a_client_without_a_key_is_refused(found: dict[str, str]) -> None:
-    with pytest.raises(CallRefusedError) as refused:
-        check_access({"ak": "sk"}, found)
-    assert refused.value.code == Code.UNAUTHORIZED
+def test_a_client_without_a_key_is_no_user(found: dict[str, str]) -> None:
+    caller = user_of(guard_of({"ak": ("admin",)}), found)
+    with pytest.raises(UnauthenticatedError):
+        _ = caller.rights
+    assert not caller.name

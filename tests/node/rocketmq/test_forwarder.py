@@ -12,13 +12,14 @@ import grpc
 import pytest
 
 from node.rocketmq import forwarder, hold
-from node.rocketmq.callers import CLIENT_HEADER, TOKEN_HEADER, Caller
+from node.rocketmq.callers import CLIENT_HEADER, Caller
 from node.rocketmq.calls import ends
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import HERE, Leader
 from node.rocketmq.forwarder import SERVICE
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import Accounts, Kind, limits_of, on_behalf_of
+from node.services.door import TOKEN_HEADER
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest

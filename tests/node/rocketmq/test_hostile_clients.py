@@ -14,7 +14,7 @@ import pytest
 
 from node.errors.common import BusyError
 from node.errors.pop import StaleHandleError
-from node.rocketmq.callers import CLIENT_HEADER, TOKEN_HEADER
+from node.rocketmq.callers import CLIENT_HEADER
 from node.rocketmq.calls.renewals import AT_ONCE, RENEWED_MS, Renewals
 from node.rocketmq.clients import (
     ALIVE_S,
@@ -34,6 +34,7 @@ from node.rocketmq.protocol.messages import (
 from node.rocketmq.telemetry import Telemetry
 from node.runtime.accounts import Accounts, Kind, Limit, on_behalf_of
 from node.runtime.turn import Turn
+from node.services.door import TOKEN_HEADER
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.pop_pb2 import ChangeInvisibleRequest, ChangeInvisibleResponse

@@ -23,10 +23,12 @@ from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts
 from node.services.calls import ServedCalls
 from node.services.server import GrpcServer
+from node.users.guard import Guard
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.pop_pb2 import DescribePopRequest
 from quorumlog.pb.rocketmq_pb2 import ClientType, Code, FilterType, MessageType
 from tests.node.broker_fakes import Fixture, node_at
+from tests.node.rocketmq.guards import guard_of
 from tests.patience import PATIENCE_S
 
 TOPIC = pb.Resource(name="orders")
@@ -83,13 +85,14 @@ def message(body: bytes = b"x", topic: str = "orders", **system: Any) -> pb.Mess
 
 
 @asynccontextmanager
-async def gateway_at(root: Path, keys: dict[str, str] | None = None) -> AsyncIterator[Gateway]:
+async def gateway_at(root: Path, guard: Guard | None = None) -> AsyncIterator[Gateway]:
     """A gateway over one node with topic orders."""
     sizes: dict[str, Any] = {"batch_size_bytes_max": 1 << 18, "body_size_bytes_max": 1 << 16}
     async with node_at(root, file_size_bytes=1 << 20, **sizes) as node:
         calls = ServedCalls(on_fatal=_raise)
+        node.broker.has_users = guard is not None
         proof = NodeProof(TOKEN, lambda _node: TOKEN)
-        rocketmq = RocketMq(node.broker, calls, keys or {}, None, lambda _node: True, proof)
+        rocketmq = RocketMq(node.broker, calls, None, lambda _node: True, proof, guard)
         accounts = Accounts()
         server = GrpcServer(accounts)
         port = server.bind(Address("127.0.0.1", 0))
@@ -324,7 +327,7 @@ async def test_deliveries_of_a_live_push_consumer_are_renewed(
 
 
 async def test_without_a_client_id_or_a_key_nobody_is_served(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path, {"ak": "sk"}) as gateway:
+    async with gateway_at(tmp_path, guard_of({"ak": ("admin",)})) as gateway:
         request = pb.QueryRouteRequest(topic=TOPIC)
         answer = await gateway.call("QueryRoute", request, metadata=())
         assert answer.status.code == Code.CLIENT_ID_REQUIRED

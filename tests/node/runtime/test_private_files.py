@@ -11,7 +11,7 @@ from node.runtime.private_files import make_private, unusable
 from tests.node.config.test_settings import problems, settings
 from tests.node.processes import SingleNode
 
-SECRETS = ("secret_file", "nameserver_secret_file", "rocketmq_keys_file")
+SECRETS = ("secret_file", "nameserver_secret_file", "users_key_file")
 
 
 def mode(path: Path) -> int:
@@ -114,7 +114,7 @@ def test_a_secret_is_taken_by_its_mode_and_owner(
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_secret_that_others_can_read_is_refused_by_name(tmp_path: Path, name: str) -> None:
     path = tmp_path / "secret"
-    path.write_text("AKIA " + "x" * 40)
+    path.write_text("5" * 64)
     more = {"nameserver_listen": "127.0.0.1:9876"} if name.startswith("nameserver") else {}
     for file_mode in (0o644, 0o606):
         path.chmod(file_mode)

@@ -14,6 +14,7 @@ from deploy.local import LocalCluster
 from node.config.settings import Settings
 from qlog.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from tests.node.peers.certificates import tls_settings
+from tests.node.users_files import user_settings
 from tests.qlog.running import Qlog
 
 
@@ -62,7 +63,8 @@ def test_no_byte_of_a_secret_is_in_a_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority, given = tls_settings(tmp_path)
-    planted = {"rocketmq_keys_file": "alice the-planted-key", "nameserver_secret_file": "p" * 20}
+    given |= user_settings(tmp_path, "prepare")
+    planted = {"nameserver_secret_file": "p" * 20}
     for setting, text in planted.items():
         given[setting] = str(tmp_path / f"of-{setting}")
         (tmp_path / f"of-{setting}").write_text(text)

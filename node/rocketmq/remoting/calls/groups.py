@@ -44,6 +44,8 @@ from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, text_of
 from node.runtime.accounts import Account
 from node.runtime.clock import unix_ms
+from node.users.calling import require
+from node.users.rules import Action, Kind
 
 _ANSWER_S: Final = 1.0
 _SUBSCRIPTIONS: Final = re.compile(rb'"subscriptionSet"\s*:\s*')
@@ -103,6 +105,10 @@ class GroupCalls(Calls):
                 text_in(row, "consumeFromWhere"),
                 *_subscriptions(row, "subscriptionDataSet"),
             )
+        for group, consumption in consumers.items():
+            require(Action.SUB, Kind.GROUP, group)
+            for topic in consumption.subscriptions:
+                require(Action.SUB, Kind.TOPIC, topic)
         if request.connection.connection.is_ended:
             return Answer()  # It left meanwhile.
         client = Member(
@@ -113,6 +119,7 @@ class GroupCalls(Calls):
             command.version,
             time.monotonic(),
             unix_ms(),
+            user=request.user,
         )
         self.clients.put(client, producers, consumers)
         request.connection.client_id = client_id

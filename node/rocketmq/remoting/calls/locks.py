@@ -24,6 +24,8 @@ from node.rocketmq.remoting.protocol.answers import Answer, InvalidError
 from node.runtime.accounts import Account, Kind, row_size_bytes
 from node.runtime.json_text import dump_json
 from node.runtime.rows import remove_from
+from node.users import rules
+from node.users.calling import require
 
 LOCK_S: Final = 60.0
 """Time after which a lock that was not renewed is free."""
@@ -119,6 +121,7 @@ class LockCalls(Calls):
     def _holder(self, document: dict[str, Any]) -> tuple[str, str]:
         group = text_in(document, "consumerGroup")
         self._context.check_name("group", group)
+        require(rules.Action.SUB, rules.Kind.GROUP, group)
         return group, text_in(document, "clientId", CLIENT_ID_LENGTH_MAX)
 
     def _rows(
@@ -137,6 +140,7 @@ class LockCalls(Calls):
             ):
                 text = f"{str(row)[:200]} is no queue of this group; ask for the route again"
                 raise InvalidError(text)
+            require(rules.Action.SUB, rules.Kind.TOPIC, topic)
             key = _Key(group, topic, names.queue(number, queue_id))
             yield key, {field: row[field] for field in ("topic", "brokerName", "queueId")}
 

@@ -15,6 +15,7 @@ import structlog
 
 from node.broker.groups.member import MemberKind
 from node.errors.common import BusyError, NodeError
+from node.rocketmq.remoting.access import unsigned
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Handler, Request
 from node.rocketmq.remoting.known_offsets import NOTHING, Key, Known, KnownOffsets, Target
@@ -206,7 +207,8 @@ class OffsetCalls(Calls):
         """Have the leader note that a client went where its group was moved: one that never commits
         would be told again over each connection."""
         self._note(request, key, known)
-        ext = request.command.ext | {"commitOffset": str(known.offset)}
+        # Its client signed another command.
+        ext = unsigned(request.command.ext) | {"commitOffset": str(known.offset)}
         command = replace(request.command, code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext)
         try:
             answer = await self._ask(request._replace(command=command), known, self._store)

@@ -23,6 +23,7 @@ from node.runtime.json_text import dump_json
 from node.state.state import PERMISSION_ALL, PERMISSION_WRITE
 from node.state.tables.key_values import KeyValuesTable
 from node.state.tables.topic_types import MIXED
+from node.users.rules import Kind
 from quorumlog.pb.state_pb2 import Command
 from store.record.topic_names import retry_topic
 
@@ -150,18 +151,19 @@ class RouteCalls(Calls):
 
     async def topics(self, _request: Request) -> Answer:
         """Return the names of all topics."""
-        return json_answer(topicList=self._topic_names())
+        return json_answer(topicList=await self._topic_names())
 
-    def _topic_names(self) -> list[str]:
+    async def _topic_names(self) -> list[str]:
         """Return the topics of the cluster, and the retry topic of each group that has offsets, or
         members here: tools find groups by it, made or not."""
         groups = {*self._context.state.groups, *self._shared.clients.consumers}
-        return sorted({*self._cluster.topic_names(), *map(retry_topic, groups)})
+        names = sorted({*self._cluster.topic_names(), *map(retry_topic, groups)})
+        return await self._shared.shown(Kind.TOPIC, names)
 
     async def topics_of_cluster(self, request: Request) -> Answer:
         """Return the names of the topics of a cluster: none unless it is this one."""
         is_own = request.command.ext.get("cluster", self._cluster_name) == self._cluster_name
-        return json_answer(topicList=self._topic_names() if is_own else [])
+        return json_answer(topicList=await self._topic_names() if is_own else [])
 
     # --- Broker names that take no messages, because a person said so ---
 

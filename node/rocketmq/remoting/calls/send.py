@@ -27,6 +27,8 @@ from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, Refuse
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.runtime.accounts import network_of, on_behalf_of
 from node.state.state import PERMISSION_WRITE
+from node.users.calling import require, set_calling
+from node.users.rules import Action, Kind
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import QueueRange
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
@@ -95,9 +97,11 @@ class Sends(Calls):
     async def _send_here(self, header: SendHeader, request: Request) -> Answer:
         topic = header.topic
         if topic.startswith(RETRY_PREFIX):
+            set_calling(None)
             return await self._send_copy(request, header)
         if self._is_to_be_made(topic):
             _check_topic(topic)
+            require(Action.CREATE, Kind.TOPIC, topic)
             self._context.makers.check_topic(topic)
             # The topic of a broker has one queue there.
             is_of_broker = self._names.number_of(topic) is not None
@@ -105,6 +109,7 @@ class Sends(Calls):
             await self._broker.topics.create_topic(
                 CreateTopicRequest(topic=topic, queue_count=count * self._names.count)
             )
+        set_calling(None)  # Pub is checked; groups of producers are free to all who have it.
         pending = self._append(request, header)
         await asyncio.shield(pending.future)  # Others wait for the same send.
         return _answer(pending)

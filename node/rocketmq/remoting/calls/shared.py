@@ -32,6 +32,8 @@ from node.runtime.accounts import Kind
 from node.runtime.json_text import dump_json
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.topic_types import TopicSettings
+from node.users import rules
+from node.users.calling import calling, may
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
 from quorumlog.pb.log_pb2 import OffsetByTimeRequest
 from store.format import LOOPBACK, RETRY_TOPIC_PREFIX, Host
@@ -123,6 +125,13 @@ class Shared:
             # The whole answer is made of the rows at the end.
             charge.resize(2 * size_bytes + _FRAGMENT_SIZE_BYTES * len(encoded_rows))
         return encoded_rows
+
+    async def shown(self, kind: rules.Kind, names: Iterable[str]) -> list[str]:
+        """Return the names of a list that its caller may see, in their order."""
+        if calling() is None:
+            return list(names)
+        known = self.context.turn.over([*names])
+        return [name async for name in known if may(rules.Action.LIST, kind, name)]
 
     # --- Broker names ---
 

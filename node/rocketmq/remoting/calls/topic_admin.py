@@ -28,6 +28,8 @@ from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, QUEUE_ID_MAX, int_of, text_of
 from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
 from node.state.tables.topic_types import ATTRIBUTE, MIXED, TopicSettings
+from node.users.calling import require
+from node.users.rules import Action, Kind
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from store.format import CONSUME_QUEUE_UNIT
 from store.record.topic_names import is_of_group, is_reserved
@@ -62,7 +64,11 @@ class TopicAdmin(Calls):
 
     async def put_all(self, request: Request) -> Answer:
         """Make or change the topics of a list, in order."""
-        for row in rows_of(list_of(request.command.body), "topicConfigList"):
+        rows = rows_of(list_of(request.command.body), "topicConfigList")
+        for row in rows:
+            for action in (Action.CREATE, Action.UPDATE):
+                require(action, Kind.TOPIC, text_in(row, "topicName"))
+        for row in rows:
             count = max(
                 number_in(row, "readQueueNums", _QUEUE_COUNT_MAX),
                 number_in(row, "writeQueueNums", _QUEUE_COUNT_MAX),
@@ -117,10 +123,13 @@ class TopicAdmin(Calls):
 
     async def all(self, request: Request) -> Answer:
         """Return the settings of all topics, with the queues of one broker name."""
-        number, rows = self._shared.number_of(request), sorted(self._context.state.topics.items())
-        encoded = await self._shared.encoded(request, rows, lambda row: self._row(*row, number))
-        topics = dict(zip((name for name, _ in rows), encoded, strict=True))
-        return json_answer(dataVersion=data_version(), topicConfigTable=topics)
+        number, topics = self._shared.number_of(request), dict(self._context.state.topics)
+        names = await self._shared.shown(Kind.TOPIC, sorted(topics))
+        encoded = await self._shared.encoded(
+            request, names, lambda name: self._row(name, topics[name], number)
+        )
+        rows = dict(zip(names, encoded, strict=True))
+        return json_answer(dataVersion=data_version(), topicConfigTable=rows)
 
     def _row(self, name: str, settings: TopicSettings, number: int) -> dict[str, Any]:
         count = self._names.queue_count(number, settings.queue_count)

@@ -20,6 +20,8 @@ from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
 from node.runtime.accounts import KIB, Account, Charge, Kind
+from node.users import rules
+from node.users.calling import set_calling
 from quorumlog.pb import transaction_pb2
 from store import format as fmt
 from store.record.message import decode_message, message_id
@@ -65,6 +67,7 @@ class TransactionCalls(Calls):
         ext = request.command.ext
         outcome = _OUTCOMES.get(int_of(ext, "commitOrRollback", hi=INT32_MAX))
         if outcome is not None:
+            await self._broker.transactions.require_publish(int_of(ext, "commitLogOffset"))
             end = transaction_pb2.EndTransactionRequest(
                 transaction_id=int_of(ext, "commitLogOffset"),
                 producer_group=text_of(ext, "producerGroup"),
@@ -145,6 +148,7 @@ class TransactionCalls(Calls):
             _log.info("producers are not asked at the moment", group=group, reason=str(error))
 
     async def _ask_all(self, group: str, leader: Leader) -> None:
+        set_calling(None)  # This node asks, and not the client whose heartbeat led here.
         request = transaction_pb2.CheckTransactionsRequest(producer_group=group, client_id=_CHECKER)
         if leader.is_here:
             checks = self._broker.transactions.check_transactions(request)
@@ -156,8 +160,12 @@ class TransactionCalls(Calls):
             members = [*self._shared.clients.members((False, group)).values()]
             if not members:
                 return  # No producer is left; the next one's heartbeat begins again.
-            self._turn += 1
             message = decode_message(check.records)
+            need = rules.Need(rules.Action.PUB, rules.Kind.TOPIC, message.topic)
+            members = [one for one in members if one.user is None or one.user.may(need)]
+            if not members:
+                continue  # The question holds the message.
+            self._turn += 1
             key = message.properties.get(fmt.PROPERTY_UNIQUE_KEY, "")
             number, _ = self._names.shown(message.queue_id)
             host = self._shared.own_host(number)

@@ -49,8 +49,9 @@ CODES: Final[dict[str, ResponseCode]] = {
         ResponseCode.TOPIC_NOT_EXIST: "node.unknown_topic",
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "node.unknown_group",
         ResponseCode.NO_PERMISSION: (
-            "node.reserved_topic node.topic_not_writable node.topic_not_readable "
-            "node.group_disabled node.topic_forbidden node.group_orderly node.not_served"
+            "node.unauthenticated node.forbidden node.reserved_topic node.topic_not_writable "
+            "node.topic_not_readable node.group_disabled node.topic_forbidden node.group_orderly "
+            "node.not_served"
         ),
         ResponseCode.MESSAGE_ILLEGAL: (
             "store.limit_exceeded store.record_format node.delay_too_long"
@@ -60,7 +61,7 @@ CODES: Final[dict[str, ResponseCode]] = {
             "store.bad_topic"
         ),
         ResponseCode.SUBSCRIPTION_PARSE_FAILED: "node.bad_filter",
-        ResponseCode.SYSTEM_BUSY: "node.responses_wait",
+        ResponseCode.SYSTEM_BUSY: "node.responses_wait node.rate_limited",
         ResponseCode.SERVICE_NOT_AVAILABLE: (
             "node.busy store.busy raft.busy node.limit_reached node.delayed_full node.not_leader "
             "node.not_ready node.transferring node.draining node.shutting_down node.not_applied "

@@ -139,8 +139,7 @@ _INSTEAD: Final = (
         "GET_ALL_CONSUMER_OFFSET=43 GET_ALL_DELAY_OFFSET=45",
     ),
     (
-        "there are no users and policies here: access keys are those of rocketmq_keys_file; "
-        "change it there and restart the node",
+        "users and their rights are changed with 'qlog user' and 'qlog role'",
         "UPDATE_AND_CREATE_ACL_CONFIG=50 DELETE_ACL_CONFIG=51 GET_BROKER_CLUSTER_ACL_INFO=52 "
         "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG=53 GET_BROKER_CLUSTER_ACL_CONFIG=54 "
         "AUTH_CREATE_USER=3001 AUTH_UPDATE_USER=3002 AUTH_DELETE_USER=3003 AUTH_GET_USER=3004 "

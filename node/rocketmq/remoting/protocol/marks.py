@@ -25,7 +25,10 @@ TOLD: Final = "__QL_TOLD"
 group's offset."""
 MOVED: Final = "__QL_MOVED"
 """Ext field of an answer to a commit: its client has to go where others moved the group."""
-ADDED: Final = frozenset({FORWARDED, NAME, TAGS, SQL, KNOWN, UNANSWERED, MOVE, TOLD})
+USER: Final = "__QL_USER"
+"""Ext field of a forwarded command without a signature: the user of its client; none: it is no
+user."""
+ADDED: Final = frozenset({FORWARDED, NAME, USER, TAGS, SQL, KNOWN, UNANSWERED, MOVE, TOLD})
 """Ext fields that a client did not sign."""
 LED_ELSEWHERE: Final = "__QL_LED_ELSEWHERE"
 """Ext field of an answer to a forwarded command, which changed nothing."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.errors import nameserver
+from node.errors import nameserver, users
 from node.errors.common import BadRequestError, NodeError
 from node.errors.groups import MessageExpiredError
 from node.errors.reference import classes_in, error_classes
@@ -28,8 +28,16 @@ PASSING = {
 }
 DAMAGE, UNDER_REPAIR = (CorruptionError("file", 7, "body CRC", "1", "2") for _ in range(2))
 UNDER_REPAIR.note_repair()
-KINDS = [kind for kind in error_classes() if kind not in classes_in(nameserver)]
-"""No call of the protocol reaches the name server."""
+OF_USERS: set[type[NodeError]] = {
+    users.UnauthenticatedError,
+    users.ForbiddenError,
+    users.RateLimitedError,
+}
+KINDS: list[type[NodeError | StoreError | RaftError]] = [
+    *(set(error_classes()) - {*classes_in(nameserver), *classes_in(users)}),
+    *OF_USERS,
+]
+"""No call of the protocol reaches the name server, or changes users."""
 
 
 def test_each_code_has_a_row_and_each_row_a_code() -> None:

@@ -24,6 +24,7 @@ from node.rocketmq.remoting.conversation import RemotingCalls
 from node.rocketmq.remoting.service import OtherNodes, Remoting
 from node.runtime.accounts import Accounts, Kind, Limit
 from node.services.calls import ServedCalls
+from node.users.guard import Guard
 from quorumlog.pb.admin_pb2 import NodeStatusRequest, NodeStatusResponse
 from quorumlog.pb.log_pb2 import RouteResponse
 from quorumlog.pb.transaction_pb2 import TransactionCheck
@@ -244,7 +245,7 @@ class Gateway:
 @asynccontextmanager
 async def gateway_at(
     root: Path,
-    keys: dict[str, str] | None = None,
+    guard: Guard | None = None,
     settings: Settings | None = None,
     port_number: int = 0,
     tls: ssl.SSLContext | None = None,
@@ -256,8 +257,9 @@ async def gateway_at(
     """A gateway over one node with topic orders of 4 queues and three broker names."""
     async with node_at(root, **how) as node:
         served = ServedCalls(on_fatal=_raise)
+        node.broker.has_users = guard is not None
         accounts = Accounts(held or {})
-        calls = RemotingCalls(served, accounts)
+        calls = RemotingCalls(served, accounts, guard)
         server = FramedServer(FramedCalls(served, accounts), others=calls.conversations())
         port = await server.bind(
             Address("127.0.0.1", 0), tls, port_number=port_number, is_permissive=is_permissive
@@ -271,7 +273,6 @@ async def gateway_at(
             GatewayClients(),
             _status,
             addresses=(f"127.0.0.1:{port}",),
-            keys=keys or {},
             settings=settings or Settings(node_id=1, directory=root),
         )
         # A node of these never has links, so the clock of the machine would make it cut off.

@@ -15,6 +15,7 @@ from node.rocketmq.remoting.protocol.marks import ADDED, FORWARDED, GREETING, KN
 from node.rocketmq.remoting.protocol.marks import TOKEN as SHOWN
 from node.runtime.accounts import Kind, Limit
 from store.record.message import decode_message
+from tests.node.rocketmq.guards import guard_of
 from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import (
     TOKEN,
@@ -140,9 +141,9 @@ async def test_calls_of_one_connection_are_limited(tmp_path: Path) -> None:
 
 
 async def test_only_a_node_forwards(tmp_path: Path) -> None:
-    """With keys and without: the fields that a node adds are refused, signed or not."""
-    for keys in ({}, {"user": "secret"}):
-        async with client_at(tmp_path / str(len(keys)), keys) as (_, client):
+    """With users and without: the fields that a node adds are refused, signed or not."""
+    for number, guard in enumerate((None, guard_of({"user": ("admin",)}))):
+        async with client_at(tmp_path / str(number), guard=guard) as (_, client):
             for token in ("", "00" * 16, "half \ud800"):
                 refused = await client.ask(GREETING, {SHOWN: token})
                 assert (refused.code, "token" in str(refused.remark)) == (NO_PERMISSION, True)

@@ -1,0 +1,188 @@
+"""`qlog role` and `qlog acl`: what roles allow and deny, and which rule decides.
+
+Owns the options and the printing; the work is the admin client's.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from qlog import names
+from qlog.command_decorators import Printout, TableRows, cluster_command, confirmed
+from qlog.output import Row
+from qlog.parsed import Parsed
+from quorumlog.command_errors import CliError, ExitCode
+
+if TYPE_CHECKING:
+    from quorumlog.admin.types import Role
+    from quorumlog.client import Client
+
+_ACTIONS = ("Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
+
+
+def _parse_resource(text: str) -> str:
+    """Raises ValueError; the rest of the name is for the node to check."""
+    if not text.lower().startswith(("cluster:", "topic:", "group:")):
+        raise ValueError(f"{text!r} is no resource; use Cluster:NAME, Topic:NAME or Group:NAME")
+    return text
+
+
+def _parse_rule(text: str) -> tuple[str, tuple[str, ...]]:
+    """Read 'Topic:shop-* Pub,Sub'. Raises ValueError."""
+    resource, _, listed = text.strip().partition(" ")
+    actions = tuple(action.strip() for action in listed.split(","))
+    if not {action.lower() for action in actions} <= {action.lower() for action in _ACTIONS}:
+        rule = f"'Topic:shop-* Pub,Sub', with actions of {', '.join(_ACTIONS)}"
+        raise ValueError(f"{text!r} is no rule; use {rule}")
+    return _parse_resource(resource), actions
+
+
+_RULE = Parsed("rule", _parse_rule)
+_RESOURCE = Parsed("resource", _parse_resource)
+
+
+@click.group()
+def role() -> None:
+    """List, make and delete roles.
+
+    A role is rules. A rule allows or denies actions (Pub, Sub, Create, Update, Delete, Get, List)
+    on a resource: Cluster, Topic or Group with a name, with * at its end all names that begin so.
+    One rule that denies goes before all that allow, and what no rule allows is refused.
+    """
+
+
+def _row(role: "Role") -> Row:
+    rules = [str(rule) for rule in role.rules]
+    return {"role": role.name, "is_ready_made": role.is_ready_made, "rules": rules}
+
+
+@role.command("list")
+@cluster_command
+async def list_roles(client: "Client") -> Printout:
+    """List all roles with their rules.
+
+    {} stands for the PREFIX of a role that is given as ROLE:PREFIX. The four that are ready-made
+    cannot be changed.
+
+    \b
+    Keys of -o json:
+      role, is_ready_made, rules (texts)
+
+    \b
+    Examples:
+      qlog role list
+    """
+    roles = await client.admin.roles()
+    table = [
+        {"role": one.name if number == 0 else "", "rule": str(rule)}
+        for one in roles
+        for number, rule in enumerate(one.rules)
+    ]
+    return Printout([_row(one) for one in roles], table=[TableRows(("role", "rule"), table)])
+
+
+@role.command()
+@click.argument("name", metavar="ROLE")
+@click.option(
+    "--allow", type=_RULE, multiple=True, metavar="RULE", help="'RESOURCE ACTION,...'. Repeatable."
+)
+@click.option(
+    "--deny", type=_RULE, multiple=True, metavar="RULE", help="Goes before all that allow."
+)
+@click.option("--exist-ok", is_flag=True, help="Give a role that is there these rules instead.")
+@cluster_command
+async def create(
+    client: "Client",
+    name: str,
+    allow: Sequence[tuple[str, tuple[str, ...]]],
+    deny: Sequence[tuple[str, tuple[str, ...]]],
+    exist_ok: bool,
+) -> Row:
+    """Make a role.
+
+    \b
+    Keys of -o json:
+      role, is_ready_made, rules (texts)
+
+    \b
+    Examples:
+      qlog role create shop --allow 'Topic:shop-* Pub' --allow 'Group:shop Sub'
+      qlog role create team --allow 'Topic:{}* Pub,Get' --deny 'Topic:{}-pay Pub'
+    """
+    from quorumlog.admin.types import Rule
+
+    if not exist_ok and any(one.name == name for one in await client.admin.roles()):
+        raise CliError(
+            f"there is a role {name!r} already",
+            "its users would have other rights at once",
+            "choose another name, or replace its rules with --exist-ok",
+            ExitCode.REFUSED,
+        )
+    rules = [Rule(*one) for one in allow] + [Rule(*one, deny=True) for one in deny]
+    return _row(await client.admin.put_role(name, rules))
+
+
+@role.command()
+@click.argument("name", metavar="ROLE", shell_complete=names.roles)
+@confirmed("Delete role {name}?")
+@cluster_command
+async def delete(client: "Client", name: str) -> Row:
+    """Delete a role. Refused while a user has it.
+
+    \b
+    Keys of -o json:
+      role, deleted
+
+    \b
+    Examples:
+      qlog role delete shop --yes
+    """
+    await client.admin.delete_role(name)
+    return {"role": name, "deleted": True}
+
+
+@click.group()
+def acl() -> None:
+    """Say what a user may do, and which rule decides."""
+
+
+@acl.command()
+@click.argument("user", metavar="USER", shell_complete=names.users)
+@click.argument("action", metavar="ACTION", type=click.Choice(_ACTIONS, case_sensitive=False))
+@click.argument("resource", metavar="RESOURCE", type=_RESOURCE)
+@cluster_command
+async def explain(client: "Client", user: str, action: str, resource: str) -> Printout:
+    """Say whether a user may do something, and which rule of which role decides.
+
+    Ends with 0 if it is allowed and with 1 if not.
+
+    \b
+    Keys of -o json:
+      user, action, resource, is_allowed, role, rule
+
+    \b
+    Examples:
+      qlog acl explain shop Pub Topic:shop-orders
+      qlog acl explain shop Sub Group:billing -o json
+      qlog acl explain shop Get Cluster:nodes
+    """
+    said = await client.admin.explain_access(user, action, resource)
+    rule = None if said.rule is None else str(said.rule)
+    reason = (
+        f"{rule} of role {said.role}"
+        if rule
+        else "no rule of its roles allows it, or it is disabled"
+    )
+    may = "may" if said.is_allowed else "may not"
+    value: Row = {
+        "user": user,
+        "action": action,
+        "resource": resource,
+        "is_allowed": said.is_allowed,
+        "role": said.role or None,
+        "rule": rule,
+    }
+    sentence = f"user {user} {may} {action} on {resource}: {reason}"
+    code = ExitCode.OK if said.is_allowed else ExitCode.FINDINGS
+    return Printout(value, table=[{}], lines=[sentence], exit_code=code)

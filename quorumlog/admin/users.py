@@ -1,0 +1,115 @@
+"""Administration of users and roles (docs/users.md).
+
+Owns the calls of UserService, and the merge of what several broker groups say: each has the users
+of the cluster in its own state. Must not know how calls find the leader.
+"""
+
+from collections.abc import Sequence
+
+from quorumlog.admin.calls import AdminCalls
+from quorumlog.admin.types import AccessDecision, NewCredential, Role, Rule, User, UserRates, WhoAmI
+from quorumlog.arguments import checked
+from quorumlog.errors import ConflictError
+from quorumlog.pb import users_pb2
+from quorumlog.records.values import of_pb
+
+
+@checked
+class UserAdmin(AdminCalls):
+    """The part of `client.admin` that is about users. Raises ServerError `node.users_off` where
+    users are off, and PermissionDeniedError for a caller that may not do it."""
+
+    async def put_user(
+        self,
+        name: str,
+        *,
+        roles: Sequence[str] | None = None,
+        is_disabled: bool | None = None,
+        rates: UserRates | None = None,
+        add: Sequence[NewCredential] = (),
+        remove: Sequence[str] = (),
+        must_be_new: bool = False,
+    ) -> User:
+        """Make a user, or change what is given; None: as it is.
+
+        A role is NAME, or NAME:PREFIX if its rules have a `{}`. `remove` has ids of credentials.
+        Counts at once, also for streams and calls under way. Of a token its digest alone is sent; a
+        secret is sealed by the node, with the key of its `users_key_file`. With several broker
+        groups: raises the error of a group that cannot change it now; the others have changed it,
+        and the call may be repeated without `must_be_new` and without what they have.
+        """
+        request = users_pb2.PutUserRequest(
+            name=name, must_be_new=must_be_new, is_disabled=is_disabled, remove_credentials=remove
+        )
+        if roles is not None:
+            request.roles.roles.extend(roles)
+            request.roles.SetInParent()
+        if rates is not None:
+            request.rates.CopyFrom(rates.to_pb())
+        for one in add:
+            request.add_credentials.append(one.to_pb())
+            if one.secret:
+                request.secrets.append(one.secret.encode())
+        deadline = self._deadline()
+        if must_be_new and not self._groups.is_single:
+            # One group may have it; the others would make it.
+            there, _ = await self._each(users_pb2.ListUsersRequest(), deadline=deadline)
+            if any(user.name == name for answer in there.values() for user in answer.users):
+                raise ConflictError(
+                    f"there is a user {name!r} already; use another name, or change that one",
+                    code="node.user_exists",
+                )
+        answers, _ = await self._each(
+            request,
+            is_repeatable=not (must_be_new or add or remove),
+            is_read=False,
+            may_be_away=False,
+            deadline=deadline,
+        )
+        return User.of(answers)
+
+    async def delete_user(self, name: str) -> None:
+        """Delete a user; its calls under way end."""
+        request = users_pb2.DeleteUserRequest(name=name)
+        await self._each(request, is_repeatable=False, is_read=False, may_be_away=False)
+
+    async def users(self) -> tuple[User, ...]:
+        """Return all users by name, without what is secret."""
+        answers, away = await self._each(users_pb2.ListUsersRequest())
+        names = sorted({user.name for answer in answers.values() for user in answer.users})
+        rows = {group: {u.name: u for u in answer.users} for group, answer in answers.items()}
+        return tuple(
+            User.of({group: users.get(name) for group, users in rows.items()}, away)
+            for name in names
+        )
+
+    async def put_role(self, name: str, rules: Sequence[Rule]) -> Role:
+        """Make a role, or give it other rules, which count at once."""
+        request = users_pb2.PutRoleRequest(name=name, rules=[rule.to_pb() for rule in rules])
+        answers, _ = await self._each(request, is_read=False, may_be_away=False)
+        return of_pb(Role, next(iter(answers.values())))
+
+    async def delete_role(self, name: str) -> None:
+        """Delete a role that no user has."""
+        request = users_pb2.DeleteRoleRequest(name=name)
+        await self._each(request, is_repeatable=False, is_read=False, may_be_away=False)
+
+    async def roles(self) -> tuple[Role, ...]:
+        """Return the four ready-made roles, then those that were made, by name."""
+        answers, _ = await self._each(users_pb2.ListUsersRequest())
+        roles = {role.name: role for answer in answers.values() for role in answer.roles}
+        rows = sorted(roles.values(), key=lambda role: (not role.is_ready_made, role.name))
+        return tuple(of_pb(Role, role) for role in rows)
+
+    async def explain_access(self, user: str, action: str, resource: str) -> AccessDecision:
+        """Return whether a user may do something ("Pub", "Topic:orders"), and which rule says so.
+
+        With several broker groups the first one answers."""
+        request = users_pb2.ExplainRequest(user=user, action=action, resource=resource)
+        answer = await self._lead(self._groups.get(""), request, is_read=True)
+        return AccessDecision.of(answer)
+
+    async def who_am_i(self) -> WhoAmI:
+        """Return the user that the client's credential belongs to."""
+        request = users_pb2.WhoAmIRequest()
+        return of_pb(WhoAmI, await self._lead(self._groups.get(""), request, is_read=True))

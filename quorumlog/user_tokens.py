@@ -1,0 +1,28 @@
+"""Bearer tokens and the file of a first user, as clients make them and nodes read them.
+
+Owns their forms. Must not know who has a token: a node gets the digest alone.
+"""
+
+import hashlib
+import json
+import secrets
+from typing import Final
+
+TOKEN_PREFIX: Final = "qlt_"
+"""Makes a token that lies around recognisable."""
+TOKEN_LENGTH_MAX: Final = 255
+
+
+def new_token() -> str:
+    """Return a new bearer token with 256 random bits."""
+    return TOKEN_PREFIX + secrets.token_urlsafe(32)
+
+
+def digest_of(token: str) -> bytes:
+    """Return what is stored of a token. Tokens have 256 random bits, so a plain digest serves."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def first_user_text(name: str, token_sha256: bytes) -> str:
+    """Return the content of the file of a first user."""
+    return json.dumps({"name": name, "token_sha256": token_sha256.hex()}, indent=2) + "\n"

@@ -1,0 +1,72 @@
+"""`client.admin` makes users and roles, and what they may do counts at once."""
+
+from pathlib import Path
+
+import pytest
+
+import quorumlog
+from quorumlog import errors, sync
+from quorumlog.admin.types import NewCredential, Rule, UserRates
+from quorumlog.user_tokens import new_token
+from tests.node.with_users import node_with_users
+
+SECRET = "secret-of-eight-or-more"
+
+
+async def test_a_user_is_made_explained_changed_and_deleted(tmp_path: Path) -> None:
+    with node_with_users(tmp_path) as (address, token):
+        own = new_token()
+        async with (
+            quorumlog.connect(address, token=token) as client,
+            quorumlog.connect(address, token=own) as bob,
+        ):
+            admin = client.admin
+            assert (await admin.who_am_i()).name == "admin"
+            rules = [Rule("Topic:shop-*", ("Pub",)), Rule("Topic:shop-x", ("Pub",), deny=True)]
+            assert (await admin.put_role("shop", rules)).rules == tuple(rules)
+            added = [
+                NewCredential("t1", token=own),
+                NewCredential("KEY1", secret=SECRET),
+                NewCredential("c1", certificate="CN=bob"),
+            ]
+            rates = UserRates(connections=5)
+            made = await admin.put_user(
+                "bob", roles=["shop"], add=added, rates=rates, must_be_new=True
+            )
+            kinds = [(one.id, one.kind) for one in made.credentials]
+            assert kinds == [("t1", "token"), ("KEY1", "access_key"), ("c1", "certificate")]
+            assert (made.rates, made.differs, made.away) == (rates, (), ())
+            assert [user.name for user in await admin.users()] == ["admin", "bob"]
+            with pytest.raises(errors.ConflictError, match="user 'bob' already"):
+                await admin.put_user("bob", must_be_new=True)
+            assert [role.name for role in await admin.roles()][-2:] == ["reader", "shop"]
+
+            assert (await bob.admin.who_am_i()).roles == ("shop",)
+            yes = await admin.explain_access("bob", "pub", "topic:shop-a")
+            assert (yes.is_allowed, yes.role, str(yes.rule)) == (True, "shop", str(rules[0]))
+            no = await admin.explain_access("bob", "Pub", "Topic:shop-x")
+            assert (no.is_allowed, str(no.rule)) == (False, "DENY Topic:shop-x Pub")
+            assert (await admin.explain_access("bob", "Sub", "Topic:shop-a")).rule is None
+            with pytest.raises(errors.PermissionDeniedError, match="user 'bob' lacks List on"):
+                await bob.admin.users()
+
+            changed = await admin.put_user("bob", roles=[], remove=["t1"])
+            assert (changed.roles, len(changed.credentials)) == ((), 2)
+            with pytest.raises(errors.PermissionDeniedError, match=r"token|credential"):
+                await bob.admin.who_am_i()
+            await admin.delete_role("shop")
+            await admin.delete_user("bob")
+        with sync.connect(address, token=token) as blocking:
+            assert [user.name for user in blocking.admin.users()] == ["admin"]
+
+
+def test_no_secret_is_shown_by_a_value_or_an_error() -> None:
+    made = NewCredential("k", secret=SECRET)
+    assert SECRET not in repr(made)
+    assert SECRET.encode() not in made.to_pb().SerializeToString()
+    for wrong in {"token": SECRET.encode()}, {"secret": SECRET + "\ud800"}:
+        with pytest.raises(errors.InvalidRequestError) as raised:
+            NewCredential("k", **wrong)
+        assert SECRET not in str(raised.value)
+    with pytest.raises(errors.InvalidRequestError, match="name one of"):
+        NewCredential("k", token="a", certificate="CN=b")
