@@ -6,6 +6,8 @@ of a user whose names begin with `own-`.
 """
 
 import asyncio
+import base64
+import hmac
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +20,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from node.framed.frames import FrameFault
 from node.framed.header import CANCEL, ERROR, HEADER, KIND, MORE, Method
+from node.rocketmq.remoting.access import signature
+from node.rocketmq.remoting.protocol.command import Command, decode
 from node.services.methods import SERVICES
 from node.users.credentials import digest_of
 from quorumlog.cluster.channels import stub
@@ -36,10 +41,11 @@ from quorumlog.pb import (
     users_pb2,
 )
 from store.record.message import encode_message
+from tests import strange_requests
 from tests.fuzz.structure import message, mutated_message
 from tests.node.users_files import ADMIN_TOKEN
 
-_ANSWER_S: Final = 0.25
+_ANSWER_S: Final = 0.15
 """Calls that wait or stream are left then: what they have answered counts."""
 _FILES: Final = (
     *(admin_pb2, consumer_pb2, delay_pb2, log_pb2, pop_pb2, retry_pb2),
@@ -48,9 +54,12 @@ _FILES: Final = (
 _MARKER: Final = re.compile(rb"zq7[a-z0-9]*")
 _TOKENS: Final = ("", "qlt_wrong", "qlt_own")
 _OWN: Final = "qlt_own"
-_OPEN: Final = {"Route", "TopicRoute", "EndTransaction"}
-"""Calls that say to any user where a topic is whose name is known, and how a transaction ended of
-which the id is known, since its group is forgotten then."""
+_SECRET: Final = b"secret of own"
+_OPEN: Final = {"Route", "TopicRoute", "EndTransaction", "NotifyClientTermination"}
+"""Calls that say to any user where a topic is whose name is known, how a transaction ended of which
+the id is known, since its group is forgotten then; or that take no notice of the group."""
+_FOR_ALL: Final = {"Route", "Report", "105"}
+"""Calls that need no user: the nodes, what nodes without a secret report, and classic routes."""
 _ROLES: Final = {
     **dict.fromkeys(("topic", "topics"), "topic"),
     **dict.fromkeys(("group", "producer_group", "name", "producer_name"), "group"),
@@ -150,6 +159,9 @@ class World:
                 if one.is_repeated and random.random() < 0.8:
                     del inner[1:]
                     inner or inner.add()
+                if one.name == "topic":
+                    inner.name = self.draw(random, "topic", share, named)
+                    continue
                 for part in inner if one.is_repeated else [inner] * made.HasField(one.name):
                     self._aim(random, part, (inner_share, inner_share), named)
             elif role is not None and random.random() < 0.95:
@@ -168,8 +180,13 @@ class World:
 def fill(rpc: Any) -> World:
     """Put into a node what others have, and a little of the user."""
     token = users_pb2.Credential(id="t", token_sha256=digest_of(_OWN))
+    key = users_pb2.Credential(id="own")
     roles = users_pb2.RoleNames(roles=["producer-consumer:own-"])
-    rpc.PutUser(users_pb2.PutUserRequest(name="own", roles=roles, add_credentials=[token]))
+    rpc.PutUser(
+        users_pb2.PutUserRequest(
+            name="own", roles=roles, add_credentials=[token, key], secrets=[_SECRET]
+        )
+    )
     rpc.PutUser(users_pb2.PutUserRequest(name="zq7user", roles=roles))
     world = World()
     for mark, side in (("own-", world.own), ("zq7", world.theirs)):
@@ -280,7 +297,7 @@ def check(asked: Asked, kept: set[bytes]) -> None:
         gained = [word for word in found if not any(word in known for known in allowed)]
         assert not gained, f"{text} reads {gained}: {answer!r}"
     if asked.is_answered:
-        assert asked.token == _OWN or asked.method in ("Route", "Report"), f"{text} is answered"
+        assert asked.token == _OWN or asked.method in _FOR_ALL, f"{text} is answered"
         if asked.named and asked.method not in _OPEN:
             assert not asked.named, f"{text} names {asked.named} and is answered"
         kept |= sent
@@ -311,7 +328,10 @@ class GrpcDoor:
         asked = Asked(self.name, method.name, token, data, named)
         has_stream = method.client_streaming, method.server_streaming
         shape = "_".join("stream" if one else "unary" for one in has_stream)
-        path = f"/{method.containing_service.full_name}/{method.name}"
+        service = method.containing_service.full_name.replace(
+            "quorumlog.rocketmq", "apache.rocketmq"
+        )
+        path = f"/{service}/{method.name}"
         call = getattr(self._channel, shape)(path, None, None)
         given = iter([data]) if method.client_streaming else data
         answer = call(given, metadata=self._headers(random, token), timeout=_ANSWER_S)
@@ -336,7 +356,23 @@ class GrpcDoor:
             return bool(parsed.status.code == rocketmq_pb2.Code.OK)
         return not getattr(parsed, "error", None) or not parsed.error.code
 
+    def _rocketmq_headers(self, random: Random, token: str) -> list[tuple[str, str]]:
+        time, secret = "20260101T000000Z", _SECRET if token == _OWN else b"wrong"
+        made = hmac.digest(secret, time.encode(), "sha1").hex()
+        key = "own" if token == _OWN or random.random() < 0.5 else "wrong"
+        form = f"MQv2-HMAC-SHA1 Credential={key}, SignedHeaders=x-mq-date-time, Signature={made}"
+        headers = [("x-mq-client-id", random.choice(("own-client", "zq7client")))]
+        headers += [("x-mq-date-time", time), ("authorization", form)] if token else []
+        lies = (
+            ("x-quorumlog-token", random.randbytes(16).hex()),
+            ("x-quorumlog-hops", random.choice("019")),
+            ("x-quorumlog-client", "10.0.0.1:9"),
+        )
+        return headers + random.sample(lies, random.choice((0, 1, 3)))
+
     def _headers(self, random: Random, token: str) -> list[tuple[str, str]]:
+        if self.name == "rocketmq":
+            return self._rocketmq_headers(random, token)
         forms = ("Bearer {}", "bearer  {}", "Bearer {}")
         headers = [("authorization", random.choice(forms).format(token))] if token else []
         if not token and random.random() < 0.3:
@@ -435,6 +471,86 @@ class FrameDoor:
             self._leave(token)
 
 
+class ClassicDoor:
+    """RocketMQ's remoting protocol: the requests of strangers, that name what others have."""
+
+    name = "classic"
+
+    def __init__(self, address: str, world: World) -> None:
+        self._port, self._world = int(address.rpartition(":")[2]), world
+
+    async def ask(self, random: Random) -> Asked:
+        """Send one command over a connection of its own."""
+        drawn, token = strange_requests.draw(random), random.choice(_TOKENS)
+        share, named = random.choice((1.0, 0.5, 0.0)), set[Any]()
+        ext, body = dict(drawn.ext), drawn.body
+        for word in (*strange_requests.TOPICS, *strange_requests.GROUPS):
+            role = "topic" if word in strange_requests.TOPICS else "group"
+            value = self._world.draw(random, role, share, named)
+            ext = {name: text.replace(word, value) for name, text in ext.items()}
+            body = body.replace(word.encode(), value.encode())
+        for name, role in _EXT_ROLES.items():
+            if name in ext and random.random() < 0.8:
+                ext[name] = str(self._world.draw(random, role, share, named))
+        if token:
+            ext["AccessKey"] = "own" if token == _OWN or random.random() < 0.5 else "wrong"
+            signed = Command(drawn.code, ext=ext, body=body, version=479)
+            made = signature(signed, _SECRET if token == _OWN else b"wrong")
+            ext["Signature"] = base64.b64encode(made).decode()
+        frame = drawn._replace(ext=ext, body=body).frame(7)
+        asked = Asked(self.name, str(drawn.code), token, frame, None)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(frame)
+        with suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
+            # Only a request has an answer.
+            async with asyncio.timeout(_ANSWER_S if not drawn.flag else 0):
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                answer = await reader.readexactly(size)
+                asked.answers.append(answer)
+                with suppress(FrameFault):
+                    header_hi = 4 + int.from_bytes(answer[1:4], "big")
+                    code = decode(answer[0], answer[4:header_hi], answer[header_hi:]).code
+                    asked.is_answered = code == 0
+        writer.close()
+        return asked
+
+
+class HttpDoor:
+    """The pages of a node."""
+
+    name = "http"
+
+    def __init__(self, address: str, world: World) -> None:
+        self._port, self._world = int(address.rpartition(":")[2]), world
+
+    async def ask(self, random: Random) -> Asked:
+        """Make one request over a connection of its own."""
+        token, share = random.choice(_TOKENS), random.choice((1.0, 0.0))
+        names = [self._world.draw(random, role, share, set()) for role in ("topic", "group")]
+        path = random.choice(("/metrics", "/status", "/stacks", "/", "/x", "/events", "/history"))
+        method = random.choice(("GET", "GET", "POST", "HEAD", "DELETE"))
+        line = f"{method} {path}?topic={names[0]}&group={names[1]} HTTP/1.1\r\nhost: x\r\n"
+        headers = f"authorization: Bearer {token}\r\n" if token else ""
+        sent = f"{line}{headers}connection: close\r\n\r\n".encode()
+        if random.random() < 0.2:
+            at = random.randrange(len(sent))
+            sent = sent[:at] + random.randbytes(3) + sent[at + 1 :]
+        asked = Asked(self.name, path, token, sent, None)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        with suppress(TimeoutError, OSError):
+            async with asyncio.timeout(_ANSWER_S):
+                writer.write(sent)
+                asked.answers.append(await reader.read(1 << 20))
+        writer.close()
+        return asked
+
+
+_EXT_ROLES: Final = {
+    **dict.fromkeys(("msgId", "originMsgId"), "message_id"),
+    **dict.fromkeys(("commitLogOffset", "tranStateTableOffset"), "transaction_id"),
+    **dict.fromkeys(("queueId", "e"), "queue"),
+    **dict.fromkeys(("offset", "queueOffset"), "number"),
+}
 _FRAMED: Final[dict[int, type[Message]]] = {
     Method.APPEND: log_pb2.AppendRequest,
     Method.PULL: log_pb2.PullRequest,

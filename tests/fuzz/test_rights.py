@@ -4,11 +4,21 @@ import asyncio
 import re
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import grpc
 import pytest
 
-from tests.fuzz.rights import FrameDoor, GrpcDoor, admin, fill, fuzz, state_of_others
+from tests.fuzz.rights import (
+    ClassicDoor,
+    FrameDoor,
+    GrpcDoor,
+    HttpDoor,
+    admin,
+    fill,
+    fuzz,
+    state_of_others,
+)
 from tests.node.processes import SingleNode
 from tests.node.users_files import user_settings
 from tests.seeds import FRESH, chosen
@@ -35,10 +45,17 @@ def test_requests_of_callers_without_a_right_gain_nothing(seed: int | str, tmp_p
             world = fill(rpc)
             before, memory = state_of_others(rpc), memory_kib(process.pid)
 
+            framed, http = addresses["framed_address"], addresses["http_address"]
+
             async def run() -> None:
                 async with grpc.aio.insecure_channel(addresses["address"]) as shared:
-                    frames = [FrameDoor(addresses["framed_address"], world) for _ in range(4)]
-                    await fuzz([*[GrpcDoor(shared, world)] * 8, *frames], random, count)
+                    frames = [FrameDoor(framed, world) for _ in range(3)]
+                    doors: list[Any] = [*[GrpcDoor(shared, world)] * 5, *frames]
+                    doors += [GrpcDoor(shared, world, "rocketmq")] * 4
+                    doors += [ClassicDoor(framed, world)] * 8
+                    if node.http("/metrics")[0] != 200:  # Pages have users, too.
+                        doors += [HttpDoor(http, world)]
+                    await fuzz(doors, random, count)
                     for door in frames:
                         door.close()
 
