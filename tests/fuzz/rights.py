@@ -55,7 +55,7 @@ _MARKER: Final = re.compile(rb"zq7[a-z0-9]*")
 _TOKENS: Final = ("", "qlt_wrong", "qlt_own")
 _OWN: Final = "qlt_own"
 _SECRET: Final = b"secret of own"
-_OPEN: Final = {"Route", "TopicRoute", "EndTransaction", "NotifyClientTermination"}
+_OPEN: Final = {"Route", "TopicRoute", "QueryRoute", "EndTransaction", "NotifyClientTermination"}
 """Calls that say to any user where a topic is whose name is known, how a transaction ended of which
 the id is known, since its group is forgotten then; or that take no notice of the group."""
 _FOR_ALL: Final = {"Route", "Report", "105"}
@@ -247,13 +247,14 @@ def fill(rpc: Any) -> World:
     return world
 
 
-def state_of_others(rpc: Any) -> dict[str, Any]:
+def state_of_others(rpc: Any, world: World) -> dict[str, Any]:
     """Return all of the state that no caller may change, as an administrator sees it."""
     found: dict[str, Any] = {
         "users": rpc.ListUsers(users_pb2.ListUsersRequest()),
-        "transactions": rpc.ListTransactions(
-            transaction_pb2.ListTransactionsRequest(producer_group="zq7g1")
-        ).transactions,
+        "transactions": [
+            rpc.DescribeTransaction(transaction_pb2.DescribeTransactionRequest(transaction_id=one))
+            for one in world.theirs["transaction_id"]
+        ],
     }
     for one in rpc.ListTopics(admin_pb2.ListTopicsRequest(with_system=True)).topics:
         name = one.topic

@@ -43,7 +43,7 @@ def test_requests_of_callers_without_a_right_gain_nothing(seed: int | str, tmp_p
         with grpc.insecure_channel(addresses["address"]) as channel:
             rpc = admin(channel)
             world = fill(rpc)
-            before, memory = state_of_others(rpc), memory_kib(process.pid)
+            before, memory = state_of_others(rpc, world), memory_kib(process.pid)
 
             framed, http = addresses["framed_address"], addresses["http_address"]
 
@@ -60,6 +60,6 @@ def test_requests_of_callers_without_a_right_gain_nothing(seed: int | str, tmp_p
                         door.close()
 
             asyncio.run(run())
-            assert state_of_others(rpc) == before
+            assert state_of_others(rpc, world) == before
         assert memory_kib(process.pid) - memory < _MEMORY_KIB_MAX
         assert '"level": "error"' not in node.log_path.read_text()
