@@ -60,6 +60,8 @@ def test_requests_of_callers_without_a_right_gain_nothing(seed: int | str, tmp_p
                         door.close()
 
             asyncio.run(run())
-            assert state_of_others(rpc, world) == before
+            # Whole states would be compared by a diff that takes minutes.
+            changed = dict(before.items() ^ state_of_others(rpc, world).items())
+            assert not changed, list(changed)
         assert memory_kib(process.pid) - memory < _MEMORY_KIB_MAX
         assert '"level": "error"' not in node.log_path.read_text()
