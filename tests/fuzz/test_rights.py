@@ -47,7 +47,7 @@ def test_requests_of_callers_without_a_right_gain_nothing(seed: int | str, tmp_p
 
             framed, http = addresses["framed_address"], addresses["http_address"]
 
-            async def run() -> None:
+            async def run() -> list[str]:
                 async with grpc.aio.insecure_channel(addresses["address"]) as shared:
                     frames = [FrameDoor(framed, world) for _ in range(3)]
                     doors: list[Any] = [*[GrpcDoor(shared, world)] * 5, *frames]
@@ -55,11 +55,13 @@ def test_requests_of_callers_without_a_right_gain_nothing(seed: int | str, tmp_p
                     doors += [ClassicDoor(framed, world)] * 8
                     if node.http("/metrics")[0] != 200:  # Pages have users, too.
                         doors += [HttpDoor(http, world)]
-                    await fuzz(doors, random, count)
+                    findings = await fuzz(doors, random, count)
                     for door in frames:
                         door.close()
+                    return findings
 
-            asyncio.run(run())
+            findings = asyncio.run(run())
+            assert not findings, findings[0]
             # Whole states would be compared by a diff that takes minutes.
             changed = dict(before.items() ^ state_of_others(rpc, world).items())
             assert not changed, list(changed)
