@@ -498,14 +498,21 @@ class Node(NodeParts):
         if first is not None:
             self.broker.add_leader_work(FirstUser(context, own_appends, first))
 
-        driver = context.driver
+        driver, machine = context.driver, context.machine
 
         def is_behind() -> bool:
             is_late = driver.applied_index < self.replication.status().commit_index
             return is_late or not (guard.users.users and self.health.ready().is_good)
 
+        state, table = machine.state, machine.state.table(UsersTable)
+
         def look() -> None:
-            guard.look(context.state.table(UsersTable).users)
+            """Without a call as long as nothing has changed: it is on the path of each append."""
+            nonlocal state, table
+            if state is not machine.state:
+                state, table = machine.state, machine.state.table(UsersTable)
+            if table.users is not guard.users:
+                guard.look(table.users)
 
         look()
         guard.is_behind = is_behind

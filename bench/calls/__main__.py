@@ -30,7 +30,7 @@ def main() -> int:
     import uvloop
 
     try:
-        measured = uvloop.run(measure(given.directory, given.transport))
+        measured = uvloop.run(measure(given.directory, given.transport, with_users=given.users))
     except MeasuredNodeError as error:
         print(f"bench.calls: {error}", file=sys.stderr)
         return _EXIT_FAILED
@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     help_top = "list the N functions with the most calls, of each process"
     parser.add_argument("--top", type=int, default=0, metavar="N", help=help_top)
     parser.add_argument("--transport", choices=TRANSPORTS, default="auto")
+    parser.add_argument("--users", action="store_true", help="with users = on")
     parser.add_argument("--dir", dest="directory", help="where the nodes are; default: in memory")
     return parser
 

@@ -23,6 +23,8 @@ from bench.own_cluster import parent_of_data
 from bench.report import directory_kind
 from bench.signalled import BEGIN, END, Ask, MeasuredNodeError, signalled
 from deploy.local import LocalCluster
+from node.config.users import first_user_text
+from node.users.credentials import digest_of
 from quorumlog.cluster.transport import Transport
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 BODY_SIZE_BYTES: Final = 1024
 BATCH_COUNT: Final = 100
+TOKEN: Final = "qlt_bench"
 _TOPIC: Final = "calls"
 _QUEUE_COUNT: Final = 4
 _WARM_UP_COUNT: Final = 100
@@ -154,9 +157,14 @@ class CountedCluster:
 
 
 @contextmanager
-def counted_cluster(directory: Path) -> Iterator[CountedCluster]:
-    """Run the nodes in a directory that does not exist."""
-    nodes = LocalCluster.create(directory, flush="sync", settings=SETTINGS)
+def counted_cluster(directory: Path, *, with_users: bool = False) -> Iterator[CountedCluster]:
+    """Run the nodes in a directory that does not exist, `with_users` with one, who has TOKEN."""
+    settings = dict(SETTINGS)
+    if with_users:
+        file = directory.with_suffix(".user")
+        file.write_text(first_user_text("bench", digest_of(TOKEN)))
+        settings |= {"users": "on", "users_file": str(file)}
+    nodes = LocalCluster.create(directory, flush="sync", settings=settings)
     with signalled(nodes, "bench.calls.counted_node") as ask:
         roles = {nodes.leader_id(): "leader"}
         for node_id in nodes.node_ids:
@@ -164,16 +172,22 @@ def counted_cluster(directory: Path) -> Iterator[CountedCluster]:
         yield CountedCluster(nodes, ask, roles)
 
 
-async def measure(directory: str | None, transport: Transport) -> MeasuredCalls:
-    """Start nodes in a new directory below the given one (default: memory), and count.
+async def measure(
+    directory: str | None, transport: Transport, *, with_users: bool = False
+) -> MeasuredCalls:
+    """Start nodes in a new directory below the given one (default: memory), and count; `with_users`
+    every call is checked.
 
     Raises MeasuredNodeError if another node came to lead or one ended."""
     import quorumlog
 
     root = Path(tempfile.mkdtemp(prefix="qlog-calls-", dir=parent_of_data(directory)))
     try:
-        with counted_cluster(root / "cluster") as cluster:
-            async with quorumlog.connect(cluster.nodes.bootstrap, transport=transport) as client:
+        with counted_cluster(root / "cluster", with_users=with_users) as cluster:
+            token = TOKEN if with_users else ""
+            async with quorumlog.connect(
+                cluster.nodes.bootstrap, transport=transport, token=token
+            ) as client:
                 single, batch = await _both(cluster, client)
             cluster.check()
         return MeasuredCalls(transport, directory_kind(str(root)), single, batch)

@@ -5,9 +5,9 @@ method here concerns several parts. Errors are those of `node`, `store` or `raft
 `node.errors.translation` translates. Everything runs on the loop's thread.
 """
 
-from collections.abc import AsyncIterator, Set
+import asyncio
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import aclosing
-from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from node.broker.append.incarnations import Incarnations
@@ -128,33 +128,34 @@ class Broker:
         return await self.append_nowait(request)
 
     def append_nowait(
-        self, request: AppendRequest, records: bytes | None = None
+        self, request: AppendRequest, records: bytes | None = None, caller: Calling | None = None
     ) -> "asyncio.Future[AppendResponse]":
         """As `append`, without a coroutine: batches enter the log in the order of the calls.
 
-        `records`: the encoded records, where they came beside the request and not in it. The
-        future resolves with the receipt, or fails; nothing is raised here.
+        `records`: the encoded records, where they came beside the request and not in it. `caller`:
+        whose call it is, where the context does not say so. The future resolves with the receipt,
+        or fails; nothing is raised here.
         """
-        caller = calling() if self.has_users else None
+        if caller is None and self.has_users:
+            caller = calling()
+        feature: Callable[[AppendRequest], asyncio.Future[AppendResponse]] | None = None
         if request.has_delayed:
             feature = self.delay.append
         elif request.HasField("transaction"):
             feature = self.transactions.append
         elif request.HasField("consumed"):
             feature = self.consumed.append
-        elif caller is None:
-            return self.produce.append(request, records=records)
-        else:
-            feature = partial(self.produce.append, calling=caller)
-        if records is not None:
+        if feature is not None and records is not None:
             request.records = records  # A feature reads them there.
         try:
-            if caller is not None:
-                _check_rights(caller, request, is_plain=isinstance(feature, partial))
-            if self.produce.topic_rates.table.by_topic and not isinstance(feature, partial):
+            if caller is not None and (feature is not None or request.HasField("incarnation")):
+                _check_rights(caller, request, is_plain=feature is None)
+            if feature is not None and self.produce.topic_rates.table.by_topic:
                 self.produce.topic_rates.take_records(request.records)
         except (NodeError, StoreError) as error:
             return self.produce.refuse(error)
+        if feature is None:
+            return self.produce.append(request, records=records, calling=caller)
         return feature(request)
 
     async def pull(self, request: PullRequest) -> PullResponse:

@@ -92,7 +92,7 @@ NO_BODY: Final = b""
 
 Answer = tuple[Message, bytes]
 """A response without its records, and the records."""
-AppendNowait = Callable[[AppendRequest, bytes], "asyncio.Future[AppendResponse]"]
+AppendNowait = Callable[[AppendRequest, bytes, Caller | None], "asyncio.Future[AppendResponse]"]
 
 
 class FramedMethod(NamedTuple):
@@ -299,19 +299,21 @@ class CallConversation:
             raise FrameFault(Reason.RECORDS, "records are in the message, not in the body")
         if timeout_ms and not 0 < request.timeout_ms < timeout_ms:
             request.timeout_ms = timeout_ms
+        caller = self._caller
         try:
+            if caller is not None and caller.is_nobody:
+                caller.guard.check(caller, _APPEND_NAME, ())
             # The broker asks whose these are.
             if (
-                self._caller is not None
-                or request.has_delayed
+                request.has_delayed
                 or request.transaction.producer_group
                 or request.consumed.group
                 or shared.parked_appends
             ):
                 context = self._connection.account.context
-                future = context.run(shared.append_nowait, request, body)
+                future = context.run(shared.append_nowait, request, body, caller)
             else:
-                future = shared.append_nowait(request, body)
+                future = shared.append_nowait(request, body, caller)
         except Exception as error:  # noqa: BLE001 - the client gets every error.
             self._let_go(size_bytes)
             self._fail_at_once(_APPEND, opaque, error)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Final, Protocol
 
+from node.errors.users import ForbiddenError
 from node.users.rules import Action, Kind, Need
 
 
@@ -81,8 +82,15 @@ def may(action: Action, kind: Kind, name: str) -> bool:
     return caller is None or caller.may(Need(action, kind, name))
 
 
-def require(action: Action, kind: Kind, name: str) -> None:
-    """Raise ForbiddenError or UnauthenticatedError unless the running call may do something."""
+def require(action: Action, kind: Kind, name: str, *, is_found: bool = False) -> None:
+    """Raise ForbiddenError or UnauthenticatedError unless the running call may do something.
+
+    `is_found`: the name comes from what the call found by an id, so the error does not have it."""
     caller = _calling.get()
-    if caller is not None:
-        caller.require(Need(action, kind, name))
+    if caller is None:
+        return
+    if is_found and not caller.may(Need(action, kind, name)):
+        raise ForbiddenError(
+            caller.name, f"{action} on the {kind.lower()} of that id", str(action), f"{kind}:NAME"
+        )
+    caller.require(Need(action, kind, name))

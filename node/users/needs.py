@@ -111,6 +111,19 @@ def _create_topic(request: Any) -> Iterable[Need]:
         yield Need(Action.UPDATE, Kind.TOPIC, request.topic)
 
 
+def _retry(request: Any) -> Iterable[Need]:
+    """Copy messages that a member has read, and store offsets as it would."""
+    yield Need(Action.SUB, Kind.GROUP, request.group)
+    for topic in {row.topic for row in (*request.messages, *request.offsets)}:
+        yield Need(Action.SUB, Kind.TOPIC, topic)
+
+
+def _end(request: Any) -> Iterable[Need]:
+    yield Need(Action.PUB, Kind.GROUP, request.producer_group)
+    if request.producer_name:
+        yield Need(Action.PUB, Kind.GROUP, request.producer_name)
+
+
 def _take(request: Any) -> Iterable[Need]:
     yield Need(Action.SUB, Kind.GROUP, request.group)
     yield Need(Action.SUB, Kind.TOPIC, request.topic)
@@ -162,14 +175,14 @@ NEEDS: Final[Mapping[str, Needs]] = MappingProxyType(
         "AdminService/ChainDigest": _cluster(_GET, _NODES),
         "AdminService/HaStatus": _cluster(_GET, _NODES),
         "AdminService/HaPromote": _cluster(_UPDATE, _NODES),
-        "RetryService/RetryLater": _group(_SUB),
+        "RetryService/RetryLater": _retry,
         "RetryService/ResendDeadLetters": _group(_UPDATE),
         "RetryService/ListDeadLetters": _group(_SUB),
         "RetryService/GetGroupSettings": _group(_GET),
         "RetryService/SetGroupSettings": _group(_UPDATE),
         "RetryService/ExportConfigFiles": _cluster(_GET, _VALUES),
         "RetryService/ImportConfigFiles": _cluster(_UPDATE, _VALUES),
-        "TransactionService/EndTransaction": _producers(Action.PUB),
+        "TransactionService/EndTransaction": _end,
         "TransactionService/CheckTransactions": _producers(Action.PUB),
         "TransactionService/ListTransactions": _producers(_LIST),
         "TransactionService/DescribeTransaction": signed_in,

@@ -77,6 +77,8 @@ def mutated_message(kind: type[Message]) -> Callable[[Random, bytes], bytes]:
             if not held or random.random() < 0.5:
                 break
             inner = random.choice(held)
+        if not inner.DESCRIPTOR.fields:
+            return data
         field = random.choice(inner.DESCRIPTOR.fields)
         if random.random() < 0.2:
             inner.ClearField(field.name)

@@ -259,7 +259,7 @@ class Produce:
             for one in alone:
                 try:
                     how = AppendRequest(record_count=1)
-                    self._begin(how, one.future, NOTHING_ATTACHED, one.records)
+                    self._begin(how, one.future, NOTHING_ATTACHED, one.records, calling=calling)
                 except Refused as refusal:
                     self._fail(one.future, refusal)
         return future
@@ -459,7 +459,10 @@ class Produce:
         whether none is left."""
         while left:
             request = AppendRequest(record_count=1, timeout_ms=append.timeout_ms)
-            single = _Append(self, request, left[0].records, left[0].future, NOTHING_ATTACHED)
+            one = left[0]
+            single = _Append(
+                self, request, one.records, one.future, NOTHING_ATTACHED, calling=append.calling
+            )
             try:
                 if not self._has_room(single) or not self._propose(single):
                     return False

@@ -173,7 +173,7 @@ class Delay:
         if queue is None:
             raise MessageNotFoundError(request.message_id)
         own = held(record_of(context, message))
-        require(Action.PUB, Kind.TOPIC, own.topic)
+        require(Action.PUB, Kind.TOPIC, own.topic, is_found=True)
         due = Due(own.due_unix_ms, queue, message.queue_offset)
         table = context.state.table(DelayTable)
         if not table.was_cancelled(queue, due.offset):

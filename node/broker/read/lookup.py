@@ -78,7 +78,8 @@ class Lookup:
         message = queued_by_id(self._context, request.message_id)
         is_held = message.topic == fmt.HALF_TOPIC or message.topic in _HELD_TOPICS
         if is_held:
-            require(Action.SUB, Kind.TOPIC, message.properties.get(fmt.PROPERTY_REAL_TOPIC, ""))
+            topic = message.properties.get(fmt.PROPERTY_REAL_TOPIC, "")
+            require(Action.SUB, Kind.TOPIC, topic, is_found=True)
         record = b"" if is_held else visible(self._context, message).record
         async with self._context.turn.walk() as walk:
             trace = _Trace(self._context, message, walk)

@@ -41,7 +41,7 @@ def visible_at(context: Context, position: int, group: str = "") -> VisibleMessa
 def visible(context: Context, message: Message, group: str = "") -> VisibleMessage:
     """Return a message that a queue has, with its record. Errors as `visible_at`."""
     topic = message.topic
-    require(Action.SUB, Kind.TOPIC, topic)
+    require(Action.SUB, Kind.TOPIC, topic, is_found=True)
     if topic in INTERNAL_TOPICS or context.state.topic(topic) is None:
         raise MessageNotFoundError(message.message_id)
     context.readable(topic, message.queue_id)

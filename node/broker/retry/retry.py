@@ -26,6 +26,8 @@ from node.runtime.accounts import caller
 from node.state.appends import Committed, Prepared
 from node.state.state import PERMISSION_ALL
 from node.state.tables.group_settings import SubscriptionSettings
+from node.users.calling import require
+from node.users.rules import Action, Kind
 from quorumlog.pb import common_pb2
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
@@ -135,6 +137,7 @@ class Retry:
         context, topic, due_unix_ms = self._context, origin_topic(record), list[int]()
         if is_reserved(topic):
             raise ReservedTopicError(topic)
+        require(Action.SUB, Kind.TOPIC, topic)
         context.check_name("group", group)
         context.check_leads()
         if is_dead:

@@ -196,19 +196,21 @@ class TransactionCalls:
         table, transaction_id = self.ends.table, request.transaction_id
         transaction = table.open.get(transaction_id)
         if transaction is None:
-            require(rules.Action.GET, rules.Kind.GROUP, ALL)  # Its group is not known any more.
+            require(
+                rules.Action.GET, rules.Kind.GROUP, ALL, is_found=True
+            )  # Its group is not known.
             outcome = table.ended.get(transaction_id)
             if outcome is None:
                 raise UnknownTransactionError(transaction_id)
             info = TransactionInfo(transaction_id=transaction_id)
             return DescribeTransactionResponse(info=info, outcome=outcome)  # type: ignore[arg-type]
-        require(rules.Action.GET, rules.Kind.GROUP, transaction.producer_group)
+        require(rules.Action.GET, rules.Kind.GROUP, transaction.producer_group, is_found=True)
         try:
             made = await self.ends.visible_messages(transaction)
         except PositionRangeError as error:
             raise TransactionEndedError(transaction_id, "expired") from error
         for topic in _topics_in(made.records):
-            require(rules.Action.SUB, rules.Kind.TOPIC, topic)
+            require(rules.Action.SUB, rules.Kind.TOPIC, topic, is_found=True)
         return DescribeTransactionResponse(
             info=self._info(transaction), records=made.records, record_count=made.record_count
         )

@@ -24,7 +24,11 @@ BATCH_LIMITS: Final = {"leader": 3.6}
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
     """Count as `python -m bench.calls -o json` does, in a process without pytest."""
-    words = [sys.executable, "-P", "-m", "bench.calls", "-o", "json", "--top", "400"]
+    return count()
+
+
+def count(*options: str) -> dict[str, Any]:
+    words = [sys.executable, "-P", "-m", "bench.calls", "-o", "json", "--top", "400", *options]
     done = subprocess.run(words, stdout=subprocess.PIPE, env=os.environ, check=True, timeout=300)
     report: dict[str, Any] = json.loads(done.stdout)
     return report
@@ -47,6 +51,18 @@ def test_append_alone_in_flight_stays_within_its_budget(
 @pytest.mark.parametrize("role", BATCH_LIMITS)
 def test_message_of_a_batch_stays_within_its_budget(measured: dict[str, Any], role: str) -> None:
     assert most(measured["batch"], role) <= BATCH_LIMITS[role]
+
+
+@pytest.mark.long
+def test_users_cost_an_append_at_most_five_calls(measured: dict[str, Any]) -> None:
+    parts = ("node/users/", "node/node.py", "node/framed/calls.py", "node/broker/")
+
+    def of_parts(report: dict[str, Any]) -> float:
+        (leader,) = [row for row in report["single"] if row["process"] == "leader"]
+        rows = [top for top in leader["top"] if top["function"].startswith(parts)]
+        return float(sum(top["calls"] + top["c_calls"] for top in rows))
+
+    assert 3 < of_parts(count("--users")) - of_parts(measured) <= 5
 
 
 @pytest.mark.long

@@ -89,7 +89,9 @@ async def _answered(_request: Message) -> Answer:
     return log_pb2.PullResponse(), b"records"
 
 
-def _append(request: log_pb2.AppendRequest, records: bytes) -> "asyncio.Future[Any]":
+def _append(
+    request: log_pb2.AppendRequest, records: bytes, _caller: object
+) -> "asyncio.Future[Any]":
     answer: asyncio.Future[Any] = _LOOP.create_future()
     if not records:
         raise BadRequestError("records", "some", "none")

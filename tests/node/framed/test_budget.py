@@ -49,7 +49,7 @@ async def test_an_append_costs_few_interpreter_calls(tmp_path: Path) -> None:
         (connection,) = it.server.connections.all
         pending: list[Pending] = []
 
-        def append_nowait(_request: AppendRequest, _records: bytes) -> Any:
+        def append_nowait(_request: AppendRequest, _records: bytes, _caller: object) -> Any:
             pending.append(Pending())
             return pending[-1]
 

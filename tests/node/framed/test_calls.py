@@ -537,7 +537,7 @@ async def test_an_append_that_meets_a_defect_is_told_so(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
         client = await it.client()
 
-        def fail(_request: object, _records: object) -> Any:
+        def fail(_request: object, _records: object, _caller: object) -> Any:
             raise KeyError("x")
 
         it.server.calls.append_nowait = fail

@@ -12,7 +12,7 @@ from google.protobuf.message_factory import GetMessageClass
 from node.services.methods import SERVICES
 from node.users.credentials import digest_of
 from node.users.needs import NEEDS, appends, of_nodes, of_peers, signed_in
-from quorumlog.pb import admin_pb2, log_pb2, users_pb2
+from quorumlog.pb import admin_pb2, log_pb2, retry_pb2, transaction_pb2, users_pb2
 from store.record.message import encode_message
 from tests.node.processes import SingleNode, typed_error
 from tests.node.users_files import ADMIN_TOKEN, user_settings
@@ -145,6 +145,12 @@ def test_a_user_of_a_prefix_reaches_its_topics_and_no_others(node: SingleNode) -
     pull = by_name["Pull"]
     assert code(node, token, *pull, log_pb2.PullRequest(topic="shop-a")) == ""
     assert code(node, token, *pull, log_pb2.PullRequest(topic="other")) == "node.forbidden"
+    # A copy of a message that is given back would be the user's.
+    moved = [retry_pb2.RetryMessage(topic="other", is_dead=True)]
+    later = retry_pb2.RetryLaterRequest(group="shop-g", messages=moved)
+    assert code(node, token, *by_name["RetryLater"], later) == "node.forbidden"
+    end = transaction_pb2.EndTransactionRequest(producer_group="shop-p", producer_name="other")
+    assert code(node, token, *by_name["EndTransaction"], end) == "node.forbidden"
 
 
 def test_single_messages_and_lists_show_what_their_user_may_see(node: SingleNode) -> None:
@@ -169,7 +175,9 @@ def test_single_messages_and_lists_show_what_their_user_may_see(node: SingleNode
         assert found.record_count == 1
         with pytest.raises(grpc.RpcError) as refused:
             call("LogService", "GetMessage", other, log_pb2.RecordsResponse, token)
-        assert typed_error(refused.value).code == "node.forbidden"
+        error = typed_error(refused.value)
+        assert error.code == "node.forbidden"
+        assert "coffee" not in str(error), "the caller did not know the name"
         topics = call(
             "AdminService",
             "ListTopics",

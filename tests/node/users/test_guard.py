@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import hmac
+import statistics
+import time
 from dataclasses import replace
 
 import pytest
@@ -24,6 +26,24 @@ ENDS_MS = 1_000
 
 def user(name: str, *roles: str, **credentials: Credential) -> User:
     return User(name, roles, False, credentials, Rates(), 1)
+
+
+@pytest.mark.long
+def test_an_unknown_key_takes_as_long_as_a_wrong_secret() -> None:
+    guard = guarded(SHOP)
+    mac = hmac.digest(b"wrong", b"text", "sha1")
+
+    def took_ns(key: str) -> int:
+        began_ns = time.perf_counter_ns()
+        for _ in range(50):
+            found = guard.by_signature(
+                key, lambda tried: hmac.compare_digest(hmac.digest(tried, b"text", "sha1"), mac)
+            )
+        assert found.is_nobody
+        return time.perf_counter_ns() - began_ns
+
+    ratio = statistics.median(took_ns("kez") / took_ns("key") for _ in range(2_000))
+    assert ratio == pytest.approx(1, abs=0.05)
 
 
 def users(*those: User) -> Users:
