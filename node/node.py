@@ -102,6 +102,8 @@ CALL_GRACE_MS: Final = 500
 GC_THRESHOLDS: Final = (20_000, 20, 20)
 _log: Final = structlog.get_logger(component="node")
 _NUMBER: Final = re.compile(r"\d+")
+_USERS_LAG_MAX: Final = 1_024
+"""Entries; further behind a node may lack users, and refuses unknown callers for now only."""
 _SLOW_INTERVAL_MS: Final = 1_000
 """One line about slow appends in this time, with the count of those left out."""
 _stop_log: Final = structlog.get_logger(component="stopping")
@@ -501,7 +503,8 @@ class Node(NodeParts):
         driver, machine = context.driver, context.machine
 
         def is_behind() -> bool:
-            is_late = driver.applied_index < self.replication.status().commit_index
+            lag_count = self.replication.status().commit_index - driver.applied_index
+            is_late = lag_count > _USERS_LAG_MAX  # A busy follower is always a little behind.
             return is_late or not (guard.users.users and self.health.ready().is_good)
 
         state, table = machine.state, machine.state.table(UsersTable)

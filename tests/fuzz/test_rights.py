@@ -53,8 +53,7 @@ def test_requests_of_callers_without_a_right_gain_nothing(seed: int | str, tmp_p
                     doors: list[Any] = [*[GrpcDoor(shared, world)] * 5, *frames]
                     doors += [GrpcDoor(shared, world, "rocketmq")] * 4
                     doors += [ClassicDoor(framed, world)] * 8
-                    if node.http("/metrics")[0] != 200:  # Pages have users, too.
-                        doors += [HttpDoor(http, world)]
+                    doors += [HttpDoor(http, world)]
                     findings = await fuzz(doors, random, count)
                     for door in frames:
                         door.close()
