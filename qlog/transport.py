@@ -37,7 +37,7 @@ token_option = click.option(
     "--token-file",
     metavar="FILE",
     envvar=TOKEN_FILE_VARIABLE,
-    help="File with the token of the user that calls (docs/users.md).  [env var: "
+    help="File with the token of the user that calls.  [env var: "
     f"{TOKEN_FILE_VARIABLE}, or {TOKEN_VARIABLE} with the token; default: that of the context]",
 )
 """Decorates the top level with `--token-file`; commands ask `token_file()` for it."""

@@ -515,7 +515,7 @@ def connect(
     reached, else gRPC. "framed" raises UnimplementedError for a node without one. All other calls
     go over gRPC. Credentials of gRPC, not of ClientTls, serve gRPC only.
 
-    `token` shows which user calls (docs/users.md). Without TLS each host on the way can read it.
+    `token` shows which user calls. Without TLS each host on the way can read it.
     """
     return Client(
         bootstrap,

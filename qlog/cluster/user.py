@@ -80,7 +80,7 @@ def user() -> None:
 
     A user has roles (qlog role list), which say what it may do, and credentials, which prove that a
     caller is that user: tokens, access keys of RocketMQ's clients, names of client certificates.
-    docs/users.md explains it all. Name your own token in front: qlog --token-file FILE user ...
+    Name your own token in front: qlog --token-file FILE user ...
     """
 
 
