@@ -299,7 +299,7 @@ def test_explain_has_a_list_of_all_and_the_codes_that_end_with_an_exit_code() ->
     assert "client.deadline" in text
     assert "client.unavailable" not in text
     document = json.loads(CliRunner().invoke(main, ["explain", "2", "-o", "json"]).stdout)
-    assert "contexts is wrong; nothing" in document["meaning"]
+    assert "a token is wrong; nothing" in document["meaning"]
 
 
 def test_a_bug_shows_its_traceback_and_is_code_3() -> None:

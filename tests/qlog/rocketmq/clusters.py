@@ -82,7 +82,7 @@ async def target_at(root: Path) -> AsyncIterator[Target]:
     try:
         calls = ServedCalls(on_fatal=_raise)
         with mock.patch.object(node.broker, "append", append):
-            served = handlers(calls, node.broker, *(mock.Mock() for _ in range(4)))
+            served = handlers(calls, node.broker, *(mock.Mock() for _ in range(3)), [mock.Mock()])
         await server.start(served)
         async with target.client:
             yield target
