@@ -84,6 +84,8 @@ class ReplicaStatus:
     applied_index: Index
     members: tuple[NodeId, ...] = ()
     """Voters and learners of a Raft group, as this node knows them; empty in master-slave mode."""
+    voters: tuple[NodeId, ...] = ()
+    """Those of the members whose acks count; empty in master-slave mode."""
     roles: tuple[Role, ...] = tuple(Role)
     """The roles that a replica of this mode can have."""
 

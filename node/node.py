@@ -33,13 +33,14 @@ from node.broker.core.context import Context
 from node.broker.series.series import Series
 from node.broker.users.audit import Audit
 from node.broker.users.calls import UserCalls
-from node.broker.users.first_user import FirstUser
+from node.broker.users.first_user import AdminReset, FirstUser
 from node.config.conflicts import check_files
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, serves_rocketmq
 from node.config.limits import PortLimits
 from node.config.settings import VIP_PORT_DISTANCE, Settings
 from node.config.types import AUTO, Address
+from node.config.users import RESET_FILE, read_first_user, reset_id_of
 from node.framed.calls import FramedCalls
 from node.framed.connection import NAMESERVER_PORT
 from node.framed.server import FramedServer
@@ -91,8 +92,9 @@ from node.state.append_times import AppendTimes, Stages
 from node.state.tables.users import UsersTable
 from node.users.credentials import digest_of, node_token
 from node.users.guard import Guard
+from quorumlog.user_files import UserFileError
 from quorumlog.version import __version__
-from raft.messages import NO_NODE
+from raft.messages import NO_NODE, NodeId
 from store.errors import CorruptionError, DerivedFileError, SyncFailedError
 from store.files.file_system import FileSystem
 from store.replicated.store import ReplicatedStore
@@ -326,6 +328,7 @@ class Node(NodeParts):
         await self.grpc.open(SERVICES)
         self.address = str(settings.advertised(port))
         await self._open_framed(tls)
+        self._find_reset()
         link = make_link(self._link_identity(), tls)
         self._on_tls.append(lambda tls: link.renew(tls.peer_server, tls.peer_client))
         self._on_secrets.append(link.renew_secrets)
@@ -403,6 +406,31 @@ class Node(NodeParts):
             self._forwarding_token,
             other,
         )
+
+    def _find_reset(self) -> None:
+        """Have the peers know of the reset of the admin that lies here, if one does."""
+        path = self.settings.directory / RESET_FILE
+        if self.settings.users == "off" or not path.exists():
+            return
+        try:
+            user = read_first_user(path)
+        except UserFileError as error:
+            _log.error("the reset of the admin is ignored", file=str(path), why=error.what)
+            return
+        self.lives.reset = user.SerializeToString(deterministic=True)
+        _log.warning(
+            "the admin is reset once a majority of the voters has the same file",
+            file=str(path),
+            user=user.name,
+            reset_id=reset_id_of(self.lives.reset).hex(),
+        )
+
+    def _reset_at(self, node: NodeId) -> bytes:
+        """Return the user of the reset at this node or a connected one; empty: none is known."""
+        if node == self.settings.node_id:
+            return self.lives.reset
+        is_connected = self.replication.link.is_connected(node)
+        return self.lives.resets.get(node, b"") if is_connected else b""
 
     async def _open_framed(self, tls: TlsFiles | None) -> None:
         """Open all ports for frames: our own and those of RocketMQ's remoting protocol."""
@@ -499,6 +527,13 @@ class Node(NodeParts):
         first = settings.first_user()
         if first is not None:
             self.broker.add_leader_work(FirstUser(context, own_appends, first))
+        path, status = settings.directory / RESET_FILE, self.replication.status
+        reset = AdminReset(
+            *(context, own_appends, path, self.lives.reset),
+            voters=lambda: status().voters,
+            shown_by=self._reset_at,
+        )
+        self.broker.add_leader_work(reset)
 
         driver, machine = context.driver, context.machine
 

@@ -42,6 +42,7 @@ MEANINGS: Final[dict[str, str]] = {
     "node.identity_mismatch": "The directory belongs to another node or another cluster.",
     "node.none": "No node has the message. It may have expired.",
     "node.port_taken": "An address cannot be listened on. No service was started.",
+    "node.reset_refused": "The admin is not reset. No directory was changed.",
     "node.restore_refused": "A backup was not restored. It is unchanged.",
     "node.snapshot_format": "Bytes that claim to be a snapshot are not one. Nothing was changed.",
     "node.strange_file": "A directory to be copied holds what is neither a file nor a directory.",

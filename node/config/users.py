@@ -1,8 +1,10 @@
-"""The files of users: the first user of a cluster, and the key that seals secrets of access keys.
+"""The files of users: the first user of a cluster, the admin of a reset, and the key that seals
+secrets of access keys.
 
-Owns their form; `qlog user init` writes the first one.
+Owns their form; `qlog user init` writes the first one, and the second is a copy of such a file.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +16,18 @@ from quorumlog.pb.users_pb2 import Credential, User
 from quorumlog.user_files import UserFileError, read_user_text
 from quorumlog.user_tokens import first_user_text
 
-__all__ = ["KEY_VARIABLE", "first_user_text", "read_first_user", "read_users_key"]
+__all__ = [
+    "KEY_VARIABLE",
+    "RESET_FILE",
+    "first_user_text",
+    "read_first_user",
+    "read_users_key",
+    "reset_id_of",
+]
 
 KEY_VARIABLE: Final = "QUORUMLOG_USERS_KEY"
+RESET_FILE: Final = "reset-admin.json"
+"""In the directory of a store: the file of the user that is the admin once a majority has it."""
 FIRST_USER_ROLE: Final = "admin"
 FIRST_CREDENTIAL: Final = "first"
 _DO: Final = "write it again with 'qlog user init FILE'"
@@ -39,6 +50,11 @@ def read_first_user(path: Path) -> User:
         raise UserFileError("its token_sha256 has not 64 hexadecimal digits", _DO)
     token = Credential(id=FIRST_CREDENTIAL, token_sha256=bytes.fromhex(digest))
     return User(name=name, roles=[FIRST_USER_ROLE], credentials=[token], revision=1)
+
+
+def reset_id_of(user: bytes) -> bytes:
+    """Return what names the reset of an encoded user, 16 bytes: the same for the same file."""
+    return hashlib.sha256(user).digest()[:16]
 
 
 def read_users_key(path: Path | None, environment: Mapping[str, str]) -> bytes | None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from node.config.users import RESET_FILE
 from node.nameserver.replica import dump, journal
 from node.peers.lives_file import FILE_NAMES as LIVES_FILES
 from node.peers.lives_file import NAME as LIVES_NAME
@@ -45,6 +46,7 @@ _NAMES: Final = (
     *_SNAPSHOTS,
     NAMESERVER_DIRECTORY,
     NODE_FILE,
+    RESET_FILE,
     DAMAGE_MARKER,
 )
 

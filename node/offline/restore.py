@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from node.config.environment import store_host
 from node.config.limits import Limits
 from node.config.settings import Settings
+from node.config.users import RESET_FILE
 from node.errors.common import NodeError
 from node.offline.directory_copy import copy_directory, files_below
 from node.offline.owner_files import NAMESERVER_DIRECTORY, NODE_FILES
@@ -53,6 +54,7 @@ _LEFT_OUT: Final = frozenset(
         LOCK_NAME,
         BOOT_ID_NAME,
         NODE_FILE,
+        RESET_FILE,
         DAMAGE_MARKER,
         NAMESERVER_DIRECTORY,
         *LIVES_FILES,

@@ -28,15 +28,18 @@ class LivesFormatError(Exception):
     """Bytes that are no lives. Callers translate it into an error of the handshake or the frame."""
 
 
-def encode_lives(own: ToldLife, memory: Mapping[NodeId, Known], level: int = 0) -> bytes:
-    """Return the bytes of a node's own life, of its memory of others and of its build's level."""
+def encode_lives(
+    own: ToldLife, memory: Mapping[NodeId, Known], level: int = 0, reset: bytes = b""
+) -> bytes:
+    """Return the bytes of a node's own life, of its memory of others, of its build's level and of
+    the user of the reset that lies there."""
     others = [pb.KnownLife(node_id=node, **life._asdict()) for node, life in memory.items()]
-    made = pb.Lives(own=pb.Life(**own._asdict()), known=others, level=level)
+    made = pb.Lives(own=pb.Life(**own._asdict()), known=others, level=level, reset=reset)
     return made.SerializeToString()
 
 
-def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known], int]:
-    """Return the decoded lives and the sender's level. Raises LivesFormatError."""
+def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known], int, bytes]:
+    """Return the decoded lives, the sender's level and reset. Raises LivesFormatError."""
     try:
         message = pb.Lives.FromString(data)
     except DecodeError as error:
@@ -50,7 +53,8 @@ def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known], int]:
             raise LivesFormatError(f"node {life.node_id} after {len(memory)} others")
         memory[life.node_id] = Known(*_values(life, Known._fields))
     standing = _STANDINGS[message.own.standing]
-    return told._replace(standing=standing, past=tuple(told.past[:PAST_MAX])), memory, message.level
+    told = told._replace(standing=standing, past=tuple(told.past[:PAST_MAX]))
+    return told, memory, message.level, message.reset
 
 
 def _values(life: pb.Life | pb.KnownLife, names: Iterable[str]) -> Iterator[Any]:

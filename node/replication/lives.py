@@ -110,6 +110,10 @@ class NodeLives:
         """Connections refused for that reason, since the start."""
         self.levels: dict[NodeId, int] = {}
         """The highest level of each node's build, as its last handshake said; 0: without levels."""
+        self.reset = b""
+        """The user, encoded, of the reset of the admin that lies here; empty: none does."""
+        self.resets: dict[NodeId, bytes] = {}
+        """The same of each node, as its last handshake said."""
 
     # --- The parts, in the order of their creation ---
 
@@ -147,7 +151,7 @@ class NodeLives:
         """Return the lives for a handshake: this node's own, and its memory of `node`."""
         self._look()
         view = self._lives.known.get(node)
-        return encode_lives(self.own(), {} if view is None else {node: view}, LEVEL)
+        return encode_lives(self.own(), {} if view is None else {node: view}, LEVEL, self.reset)
 
     def remembered(self) -> Mapping[NodeId, Known]:
         """Return what is remembered of all nodes now."""
@@ -156,7 +160,7 @@ class NodeLives:
 
     def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
         """Return why a node is not to be believed; empty if it is. Raises LivesFormatError."""
-        statement, views, self.levels[node] = self._decode(lives)
+        statement, views, self.levels[node], self.resets[node] = self._decode(lives)
         self._look()
         self._hear_of_self(node, views)
         lost = self._lives.judge(node, statement, asked=asked.get(node, Known()))
@@ -170,7 +174,7 @@ class NodeLives:
         """Take a connected node's current life and its memory of all nodes. Raises
         PeerProtocolError."""
         try:
-            statement, views, _level = self._decode(header)
+            statement, views, _level, _reset = self._decode(header)
         except LivesFormatError as error:
             raise PeerProtocolError(node, str(error)) from error
         self._hear_of_self(node, views)
@@ -314,10 +318,10 @@ class NodeLives:
         if error is not None:
             self._on_fatal(error)
 
-    def _decode(self, data: bytes) -> tuple[ToldLife, dict[NodeId, Known], int]:
+    def _decode(self, data: bytes) -> tuple[ToldLife, dict[NodeId, Known], int, bytes]:
         """Decode lives. Raises LivesFormatError, also if no higher incarnation would be left for
         this node."""
-        statement, views, level = decode_lives(data)
+        statement, views, level, reset = decode_lives(data)
         limit = NUMBER_MAX if self._memory is None else self._memory.incarnation_max
         incarnations = (
             statement.incarnation,
@@ -326,7 +330,7 @@ class NodeLives:
         )
         if max(incarnations) > limit:
             raise LivesFormatError(f"incarnation {max(incarnations)}, above {limit}")
-        return statement, views, level
+        return statement, views, level, reset
 
     def _record_now(self) -> LivesRecord:
         self._look()

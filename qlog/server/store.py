@@ -1,8 +1,8 @@
-"""`qlog store`: inspect a store directory, check it, look at its bytes, repair it and restore it,
-without a server.
+"""`qlog store`: inspect a store directory, check it, look at its bytes, repair it, restore it and
+reset its admin, without a server.
 
 Owns the options and the printing; checks and repairs live in `store.fsck.check` and its parts, a
-restore in `node.offline.restore`, which are imported when a command runs.
+restore and a reset in `node.offline`, which are imported when a command runs.
 """
 
 import os
@@ -415,6 +415,45 @@ def restore(backup: str, file: str | None, output: Format) -> int:
             f"{restored.directory} is node {restored.node_id}, alone, of the new cluster "
             f"{restored.cluster_id}: start it, then add the others with empty disks"
         )
+    return ExitCode.OK
+
+
+@store.command("reset-admin")
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True)
+@click.option(
+    "--users-file",
+    "users_file",
+    metavar="FILE",
+    required=True,
+    help="The new admin, as 'qlog user init FILE' writes it.",
+)
+@output_option
+def reset_admin(directories: tuple[str, ...], users_file: str, output: Format) -> int:
+    """Give a cluster an admin again, when no token of one is left.
+
+    DIR are the directories of stopped nodes in raft mode; a majority of the voters has to have the
+    file. For nodes on other machines, copy FILE there and run the command there, too. At the next
+    start the leader makes the user of FILE an admin with that token alone, in place of one with
+    that name. A file serves once. docs/operations.md has the steps.
+
+    \b
+    Examples:
+      qlog store reset-admin data --users-file new.json
+      qlog store reset-admin n1/data n2/data --users-file new.json -o json
+
+    Ends with 3, and changes nothing, when it could not be done.
+    """
+    from node.offline.admin_reset import reset_admin as put_into
+
+    reset = put_into([Path(directory) for directory in directories], Path(users_file))
+    print_record({**reset._asdict(), "is_majority": reset.is_majority}, output)
+    if output is Format.TABLE:
+        click.echo()
+        count = f"{len(reset.node_ids)} of {counted(len(reset.voters), 'voter')}"
+        then = "at the next start"
+        if not reset.is_majority:
+            then = "once a majority has it: run the same command, with the same file, for others"
+        print_text(f"{count} have it; {reset.user} is the admin with the new token {then}")
     return ExitCode.OK
 
 

@@ -28,7 +28,7 @@ from quorumlog.pb import transaction_pb2 as quorumlog_dot_v1_dot_transaction__pb
 from quorumlog.pb import users_pb2 as quorumlog_dot_v1_dot_users__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18quorumlog/v1/state.proto\x12\x0cquorumlog.v1\x1a\x19quorumlog/v1/common.proto\x1a\x16quorumlog/v1/pop.proto\x1a\x1equorumlog/v1/transaction.proto\x1a\x18quorumlog/v1/users.proto\"\xd9\x18\n\x07\x43ommand\x12\x33\n\tput_topic\x18\x01 \x01(\x0b\x32\x1e.quorumlog.v1.Command.PutTopicH\x00\x12\x39\n\x0c\x64\x65lete_topic\x18\x02 \x01(\x0b\x32!.quorumlog.v1.Command.DeleteTopicH\x00\x12=\n\x0e\x63ommit_offsets\x18\x03 \x01(\x0b\x32#.quorumlog.v1.Command.CommitOffsetsH\x00\x12\x39\n\x0c\x64\x65lete_group\x18\x04 \x01(\x0b\x32!.quorumlog.v1.Command.DeleteGroupH\x00\x12=\n\x0eproducer_batch\x18\x05 \x01(\x0b\x32#.quorumlog.v1.Command.ProducerBatchH\x00\x12\x35\n\nput_member\x18\x06 \x01(\x0b\x32\x1f.quorumlog.v1.Command.PutMemberH\x00\x12\x38\n\x0erecreate_topic\x18\x07 \x01(\x0b\x32\x1e.quorumlog.v1.Command.PutTopicH\x00\x12\x39\n\x0ctake_delayed\x18\n \x01(\x0b\x32!.quorumlog.v1.Command.TakeDelayedH\x00\x12=\n\x0e\x63\x61ncel_delayed\x18\x0b \x01(\x0b\x32#.quorumlog.v1.Command.CancelDelayedH\x00\x12\x33\n\tput_group\x18\x0f \x01(\x0b\x32\x1e.quorumlog.v1.Command.PutGroupH\x00\x12\x37\n\x0bmark_resent\x18\x10 \x01(\x0b\x32 .quorumlog.v1.Command.MarkResentH\x00\x12\x43\n\x11\x62\x65gin_transaction\x18\x14 \x01(\x0b\x32&.quorumlog.v1.Command.BeginTransactionH\x00\x12\x45\n\x12\x63heck_transactions\x18\x15 \x01(\x0b\x32\'.quorumlog.v1.Command.CheckTransactionsH\x00\x12?\n\x0f\x65nd_transaction\x18\x16 \x01(\x0b\x32$.quorumlog.v1.Command.EndTransactionH\x00\x12)\n\x08pop_take\x18\x19 \x01(\x0b\x32\x15.quorumlog.v1.PopTakeH\x00\x12-\n\npop_settle\x18\x1a \x01(\x0b\x32\x17.quorumlog.v1.PopSettleH\x00\x12)\n\x08pop_hide\x18\x1b \x01(\x0b\x32\x15.quorumlog.v1.PopHideH\x00\x12=\n\x0e\x63laim_producer\x18\x1e \x01(\x0b\x32#.quorumlog.v1.Command.ClaimProducerH\x00\x12:\n\rput_key_value\x18# \x01(\x0b\x32!.quorumlog.v1.Command.PutKeyValueH\x00\x12\x37\n\x0braise_level\x18$ \x01(\x0b\x32 .quorumlog.v1.Command.RaiseLevelH\x00\x12\x31\n\x08put_user\x18\x32 \x01(\x0b\x32\x1d.quorumlog.v1.Command.PutUserH\x00\x12\x37\n\x0b\x64\x65lete_user\x18\x33 \x01(\x0b\x32 .quorumlog.v1.Command.DeleteUserH\x00\x12\x31\n\x08put_role\x18\x34 \x01(\x0b\x32\x1d.quorumlog.v1.Command.PutRoleH\x00\x12\x37\n\x0b\x64\x65lete_role\x18\x35 \x01(\x0b\x32 .quorumlog.v1.Command.DeleteRoleH\x00\x12>\n\x0fset_topic_rates\x18\x36 \x01(\x0b\x32#.quorumlog.v1.Command.SetTopicRatesH\x00\x12/\n\x0c\x64igest_point\x18( \x01(\x0b\x32\x19.quorumlog.v1.DigestPoint\x12/\n\x0cstate_digest\x18) \x01(\x0b\x32\x19.quorumlog.v1.StateDigest\x1am\n\x08PutTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\x12\x12\n\npermission\x18\x03 \x01(\r\x12\x13\n\x0bmust_be_new\x18\x04 \x01(\x08\x12\x14\n\x0cmessage_type\x18\x05 \x01(\t\x1a\x1c\n\x0b\x44\x65leteTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x1aM\n\rCommitOffsets\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\x07offsets\x18\x02 \x03(\x0b\x32\x1c.quorumlog.v1.Command.Offset\x1a\x81\x01\n\x06Offset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x19\n\x0cnewest_known\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\x04move\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x0f\n\r_newest_knownB\x07\n\x05_move\x1a\x1c\n\x0b\x44\x65leteGroup\x12\r\n\x05group\x18\x01 \x01(\t\x1ao\n\rProducerBatch\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x06\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x14\n\x0crecord_count\x18\x03 \x01(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\r\x12\r\n\x05\x61sked\x18\x05 \x01(\x0c\x1aK\n\x0bPutKeyValue\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x12\n\x05value\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value\x1a\x1b\n\nRaiseLevel\x12\r\n\x05level\x18\x01 \x01(\r\x1a\x42\n\x07PutUser\x12 \n\x04user\x18\x01 \x01(\x0b\x32\x12.quorumlog.v1.User\x12\x15\n\rmust_be_first\x18\x02 \x01(\x08\x1a\x1a\n\nDeleteUser\x12\x0c\n\x04name\x18\x01 \x01(\t\x1a:\n\x07PutRole\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x05rules\x18\x02 \x03(\x0b\x32\x12.quorumlog.v1.Rule\x1a\x1a\n\nDeleteRole\x12\x0c\n\x04name\x18\x01 \x01(\t\x1aU\n\rSetTopicRates\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x18\n\x10\x62ytes_per_second\x18\x02 \x01(\x04\x12\x1b\n\x13messages_per_second\x18\x03 \x01(\x04\x1a-\n\rClaimProducer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x1a\x43\n\tPutMember\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x1aH\n\x08PutGroup\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\x08settings\x18\x02 \x01(\x0b\x32\x1b.quorumlog.v1.GroupSettings\x1a@\n\nMarkResent\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07offsets\x18\x02 \x03(\x03\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x1a\x82\x01\n\x10\x42\x65ginTransaction\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\r\x12\x14\n\x0crecord_count\x18\x03 \x01(\r\x12\x15\n\rbegun_unix_ms\x18\x04 \x01(\x03\x12\x15\n\rcheck_unix_ms\x18\x05 \x01(\x03\x1a<\n\x11\x43heckTransactions\x12\x11\n\tpositions\x18\x01 \x03(\x03\x12\x14\n\x0cnext_unix_ms\x18\x02 \x01(\x03\x1aU\n\x0e\x45ndTransaction\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\x31\n\x07outcome\x18\x02 \x01(\x0e\x32 .quorumlog.v1.TransactionOutcome\x1a`\n\x0bTakeDelayed\x12\x34\n\x06queues\x18\x01 \x03(\x0b\x32$.quorumlog.v1.Command.DelayedOffsets\x12\x1b\n\x13undeliverable_count\x18\x02 \x01(\r\x1a-\n\x0e\x44\x65layedOffsets\x12\r\n\x05queue\x18\x01 \x01(\r\x12\x0c\n\x04runs\x18\x02 \x03(\x04\x1a.\n\rCancelDelayed\x12\r\n\x05queue\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x42\t\n\x07\x63ommand\"\r\n\x0b\x44igestPoint\"X\n\x0bStateDigest\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\x0c\n\x04\x66orm\x18\x02 \x01(\r\x12)\n\x06tables\x18\x03 \x03(\x0b\x32\x19.quorumlog.v1.TableDigest\",\n\x0bTableDigest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18quorumlog/v1/state.proto\x12\x0cquorumlog.v1\x1a\x19quorumlog/v1/common.proto\x1a\x16quorumlog/v1/pop.proto\x1a\x1equorumlog/v1/transaction.proto\x1a\x18quorumlog/v1/users.proto\"\xeb\x18\n\x07\x43ommand\x12\x33\n\tput_topic\x18\x01 \x01(\x0b\x32\x1e.quorumlog.v1.Command.PutTopicH\x00\x12\x39\n\x0c\x64\x65lete_topic\x18\x02 \x01(\x0b\x32!.quorumlog.v1.Command.DeleteTopicH\x00\x12=\n\x0e\x63ommit_offsets\x18\x03 \x01(\x0b\x32#.quorumlog.v1.Command.CommitOffsetsH\x00\x12\x39\n\x0c\x64\x65lete_group\x18\x04 \x01(\x0b\x32!.quorumlog.v1.Command.DeleteGroupH\x00\x12=\n\x0eproducer_batch\x18\x05 \x01(\x0b\x32#.quorumlog.v1.Command.ProducerBatchH\x00\x12\x35\n\nput_member\x18\x06 \x01(\x0b\x32\x1f.quorumlog.v1.Command.PutMemberH\x00\x12\x38\n\x0erecreate_topic\x18\x07 \x01(\x0b\x32\x1e.quorumlog.v1.Command.PutTopicH\x00\x12\x39\n\x0ctake_delayed\x18\n \x01(\x0b\x32!.quorumlog.v1.Command.TakeDelayedH\x00\x12=\n\x0e\x63\x61ncel_delayed\x18\x0b \x01(\x0b\x32#.quorumlog.v1.Command.CancelDelayedH\x00\x12\x33\n\tput_group\x18\x0f \x01(\x0b\x32\x1e.quorumlog.v1.Command.PutGroupH\x00\x12\x37\n\x0bmark_resent\x18\x10 \x01(\x0b\x32 .quorumlog.v1.Command.MarkResentH\x00\x12\x43\n\x11\x62\x65gin_transaction\x18\x14 \x01(\x0b\x32&.quorumlog.v1.Command.BeginTransactionH\x00\x12\x45\n\x12\x63heck_transactions\x18\x15 \x01(\x0b\x32\'.quorumlog.v1.Command.CheckTransactionsH\x00\x12?\n\x0f\x65nd_transaction\x18\x16 \x01(\x0b\x32$.quorumlog.v1.Command.EndTransactionH\x00\x12)\n\x08pop_take\x18\x19 \x01(\x0b\x32\x15.quorumlog.v1.PopTakeH\x00\x12-\n\npop_settle\x18\x1a \x01(\x0b\x32\x17.quorumlog.v1.PopSettleH\x00\x12)\n\x08pop_hide\x18\x1b \x01(\x0b\x32\x15.quorumlog.v1.PopHideH\x00\x12=\n\x0e\x63laim_producer\x18\x1e \x01(\x0b\x32#.quorumlog.v1.Command.ClaimProducerH\x00\x12:\n\rput_key_value\x18# \x01(\x0b\x32!.quorumlog.v1.Command.PutKeyValueH\x00\x12\x37\n\x0braise_level\x18$ \x01(\x0b\x32 .quorumlog.v1.Command.RaiseLevelH\x00\x12\x31\n\x08put_user\x18\x32 \x01(\x0b\x32\x1d.quorumlog.v1.Command.PutUserH\x00\x12\x37\n\x0b\x64\x65lete_user\x18\x33 \x01(\x0b\x32 .quorumlog.v1.Command.DeleteUserH\x00\x12\x31\n\x08put_role\x18\x34 \x01(\x0b\x32\x1d.quorumlog.v1.Command.PutRoleH\x00\x12\x37\n\x0b\x64\x65lete_role\x18\x35 \x01(\x0b\x32 .quorumlog.v1.Command.DeleteRoleH\x00\x12>\n\x0fset_topic_rates\x18\x36 \x01(\x0b\x32#.quorumlog.v1.Command.SetTopicRatesH\x00\x12/\n\x0c\x64igest_point\x18( \x01(\x0b\x32\x19.quorumlog.v1.DigestPoint\x12/\n\x0cstate_digest\x18) \x01(\x0b\x32\x19.quorumlog.v1.StateDigest\x1am\n\x08PutTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\x12\x12\n\npermission\x18\x03 \x01(\r\x12\x13\n\x0bmust_be_new\x18\x04 \x01(\x08\x12\x14\n\x0cmessage_type\x18\x05 \x01(\t\x1a\x1c\n\x0b\x44\x65leteTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x1aM\n\rCommitOffsets\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\x07offsets\x18\x02 \x03(\x0b\x32\x1c.quorumlog.v1.Command.Offset\x1a\x81\x01\n\x06Offset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x19\n\x0cnewest_known\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\x04move\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x0f\n\r_newest_knownB\x07\n\x05_move\x1a\x1c\n\x0b\x44\x65leteGroup\x12\r\n\x05group\x18\x01 \x01(\t\x1ao\n\rProducerBatch\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x06\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x14\n\x0crecord_count\x18\x03 \x01(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\r\x12\r\n\x05\x61sked\x18\x05 \x01(\x0c\x1aK\n\x0bPutKeyValue\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x12\n\x05value\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value\x1a\x1b\n\nRaiseLevel\x12\r\n\x05level\x18\x01 \x01(\r\x1aT\n\x07PutUser\x12 \n\x04user\x18\x01 \x01(\x0b\x32\x12.quorumlog.v1.User\x12\x15\n\rmust_be_first\x18\x02 \x01(\x08\x12\x10\n\x08reset_id\x18\x03 \x01(\x0c\x1a\x1a\n\nDeleteUser\x12\x0c\n\x04name\x18\x01 \x01(\t\x1a:\n\x07PutRole\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x05rules\x18\x02 \x03(\x0b\x32\x12.quorumlog.v1.Rule\x1a\x1a\n\nDeleteRole\x12\x0c\n\x04name\x18\x01 \x01(\t\x1aU\n\rSetTopicRates\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x18\n\x10\x62ytes_per_second\x18\x02 \x01(\x04\x12\x1b\n\x13messages_per_second\x18\x03 \x01(\x04\x1a-\n\rClaimProducer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x1a\x43\n\tPutMember\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x1aH\n\x08PutGroup\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\x08settings\x18\x02 \x01(\x0b\x32\x1b.quorumlog.v1.GroupSettings\x1a@\n\nMarkResent\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07offsets\x18\x02 \x03(\x03\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x1a\x82\x01\n\x10\x42\x65ginTransaction\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\r\x12\x14\n\x0crecord_count\x18\x03 \x01(\r\x12\x15\n\rbegun_unix_ms\x18\x04 \x01(\x03\x12\x15\n\rcheck_unix_ms\x18\x05 \x01(\x03\x1a<\n\x11\x43heckTransactions\x12\x11\n\tpositions\x18\x01 \x03(\x03\x12\x14\n\x0cnext_unix_ms\x18\x02 \x01(\x03\x1aU\n\x0e\x45ndTransaction\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\x31\n\x07outcome\x18\x02 \x01(\x0e\x32 .quorumlog.v1.TransactionOutcome\x1a`\n\x0bTakeDelayed\x12\x34\n\x06queues\x18\x01 \x03(\x0b\x32$.quorumlog.v1.Command.DelayedOffsets\x12\x1b\n\x13undeliverable_count\x18\x02 \x01(\r\x1a-\n\x0e\x44\x65layedOffsets\x12\r\n\x05queue\x18\x01 \x01(\r\x12\x0c\n\x04runs\x18\x02 \x03(\x04\x1a.\n\rCancelDelayed\x12\r\n\x05queue\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x42\t\n\x07\x63ommand\"\r\n\x0b\x44igestPoint\"X\n\x0bStateDigest\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\x0c\n\x04\x66orm\x18\x02 \x01(\r\x12)\n\x06tables\x18\x03 \x03(\x0b\x32\x19.quorumlog.v1.TableDigest\",\n\x0bTableDigest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,7 +36,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quorumlog.v1.state_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_COMMAND']._serialized_start=152
-  _globals['_COMMAND']._serialized_end=3313
+  _globals['_COMMAND']._serialized_end=3331
   _globals['_COMMAND_PUTTOPIC']._serialized_start=1701
   _globals['_COMMAND_PUTTOPIC']._serialized_end=1810
   _globals['_COMMAND_DELETETOPIC']._serialized_start=1812
@@ -54,39 +54,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMMAND_RAISELEVEL']._serialized_start=2273
   _globals['_COMMAND_RAISELEVEL']._serialized_end=2300
   _globals['_COMMAND_PUTUSER']._serialized_start=2302
-  _globals['_COMMAND_PUTUSER']._serialized_end=2368
-  _globals['_COMMAND_DELETEUSER']._serialized_start=2370
-  _globals['_COMMAND_DELETEUSER']._serialized_end=2396
-  _globals['_COMMAND_PUTROLE']._serialized_start=2398
-  _globals['_COMMAND_PUTROLE']._serialized_end=2456
-  _globals['_COMMAND_DELETEROLE']._serialized_start=2458
-  _globals['_COMMAND_DELETEROLE']._serialized_end=2484
-  _globals['_COMMAND_SETTOPICRATES']._serialized_start=2486
-  _globals['_COMMAND_SETTOPICRATES']._serialized_end=2571
-  _globals['_COMMAND_CLAIMPRODUCER']._serialized_start=2573
-  _globals['_COMMAND_CLAIMPRODUCER']._serialized_end=2618
-  _globals['_COMMAND_PUTMEMBER']._serialized_start=2620
-  _globals['_COMMAND_PUTMEMBER']._serialized_end=2687
-  _globals['_COMMAND_PUTGROUP']._serialized_start=2689
-  _globals['_COMMAND_PUTGROUP']._serialized_end=2761
-  _globals['_COMMAND_MARKRESENT']._serialized_start=2763
-  _globals['_COMMAND_MARKRESENT']._serialized_end=2827
-  _globals['_COMMAND_BEGINTRANSACTION']._serialized_start=2830
-  _globals['_COMMAND_BEGINTRANSACTION']._serialized_end=2960
-  _globals['_COMMAND_CHECKTRANSACTIONS']._serialized_start=2962
-  _globals['_COMMAND_CHECKTRANSACTIONS']._serialized_end=3022
-  _globals['_COMMAND_ENDTRANSACTION']._serialized_start=3024
-  _globals['_COMMAND_ENDTRANSACTION']._serialized_end=3109
-  _globals['_COMMAND_TAKEDELAYED']._serialized_start=3111
-  _globals['_COMMAND_TAKEDELAYED']._serialized_end=3207
-  _globals['_COMMAND_DELAYEDOFFSETS']._serialized_start=3209
-  _globals['_COMMAND_DELAYEDOFFSETS']._serialized_end=3254
-  _globals['_COMMAND_CANCELDELAYED']._serialized_start=3256
-  _globals['_COMMAND_CANCELDELAYED']._serialized_end=3302
-  _globals['_DIGESTPOINT']._serialized_start=3315
-  _globals['_DIGESTPOINT']._serialized_end=3328
-  _globals['_STATEDIGEST']._serialized_start=3330
-  _globals['_STATEDIGEST']._serialized_end=3418
-  _globals['_TABLEDIGEST']._serialized_start=3420
-  _globals['_TABLEDIGEST']._serialized_end=3464
+  _globals['_COMMAND_PUTUSER']._serialized_end=2386
+  _globals['_COMMAND_DELETEUSER']._serialized_start=2388
+  _globals['_COMMAND_DELETEUSER']._serialized_end=2414
+  _globals['_COMMAND_PUTROLE']._serialized_start=2416
+  _globals['_COMMAND_PUTROLE']._serialized_end=2474
+  _globals['_COMMAND_DELETEROLE']._serialized_start=2476
+  _globals['_COMMAND_DELETEROLE']._serialized_end=2502
+  _globals['_COMMAND_SETTOPICRATES']._serialized_start=2504
+  _globals['_COMMAND_SETTOPICRATES']._serialized_end=2589
+  _globals['_COMMAND_CLAIMPRODUCER']._serialized_start=2591
+  _globals['_COMMAND_CLAIMPRODUCER']._serialized_end=2636
+  _globals['_COMMAND_PUTMEMBER']._serialized_start=2638
+  _globals['_COMMAND_PUTMEMBER']._serialized_end=2705
+  _globals['_COMMAND_PUTGROUP']._serialized_start=2707
+  _globals['_COMMAND_PUTGROUP']._serialized_end=2779
+  _globals['_COMMAND_MARKRESENT']._serialized_start=2781
+  _globals['_COMMAND_MARKRESENT']._serialized_end=2845
+  _globals['_COMMAND_BEGINTRANSACTION']._serialized_start=2848
+  _globals['_COMMAND_BEGINTRANSACTION']._serialized_end=2978
+  _globals['_COMMAND_CHECKTRANSACTIONS']._serialized_start=2980
+  _globals['_COMMAND_CHECKTRANSACTIONS']._serialized_end=3040
+  _globals['_COMMAND_ENDTRANSACTION']._serialized_start=3042
+  _globals['_COMMAND_ENDTRANSACTION']._serialized_end=3127
+  _globals['_COMMAND_TAKEDELAYED']._serialized_start=3129
+  _globals['_COMMAND_TAKEDELAYED']._serialized_end=3225
+  _globals['_COMMAND_DELAYEDOFFSETS']._serialized_start=3227
+  _globals['_COMMAND_DELAYEDOFFSETS']._serialized_end=3272
+  _globals['_COMMAND_CANCELDELAYED']._serialized_start=3274
+  _globals['_COMMAND_CANCELDELAYED']._serialized_end=3320
+  _globals['_DIGESTPOINT']._serialized_start=3333
+  _globals['_DIGESTPOINT']._serialized_end=3346
+  _globals['_STATEDIGEST']._serialized_start=3348
+  _globals['_STATEDIGEST']._serialized_end=3436
+  _globals['_TABLEDIGEST']._serialized_start=3438
+  _globals['_TABLEDIGEST']._serialized_end=3482
 # @@protoc_insertion_point(module_scope)

@@ -83,12 +83,14 @@ class Command(_message.Message):
         level: int
         def __init__(self, level: _Optional[int] = ...) -> None: ...
     class PutUser(_message.Message):
-        __slots__ = ("user", "must_be_first")
+        __slots__ = ("user", "must_be_first", "reset_id")
         USER_FIELD_NUMBER: _ClassVar[int]
         MUST_BE_FIRST_FIELD_NUMBER: _ClassVar[int]
+        RESET_ID_FIELD_NUMBER: _ClassVar[int]
         user: _users_pb2.User
         must_be_first: bool
-        def __init__(self, user: _Optional[_Union[_users_pb2.User, _Mapping]] = ..., must_be_first: _Optional[bool] = ...) -> None: ...
+        reset_id: bytes
+        def __init__(self, user: _Optional[_Union[_users_pb2.User, _Mapping]] = ..., must_be_first: _Optional[bool] = ..., reset_id: _Optional[bytes] = ...) -> None: ...
     class DeleteUser(_message.Message):
         __slots__ = ("name",)
         NAME_FIELD_NUMBER: _ClassVar[int]

@@ -160,7 +160,7 @@ class ReplicaLives:
         if members != self._members:
             # The member has other settings, so its numbers mean other replicas.
             return LivesFinding()
-        statement, views, _ = decode_lives(lives)
+        statement, views, *_ = decode_lives(lives)
         if statement.life == NO_LIFE or not views.keys() <= self._names.keys():
             raise LivesFormatError(f"life {statement.life}, nodes {sorted(views)}")
         if not self._is_guarded:

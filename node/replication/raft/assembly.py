@@ -407,4 +407,5 @@ class RaftAssembly:
             commit_index=state.commit,
             applied_index=state.applied,
             members=tuple(sorted({*state.voters, *state.learners})),
+            voters=tuple(state.voters),
         )

@@ -6,6 +6,7 @@ a credential of another user, or leave no user that may change users.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from node.config.limits import Limits
@@ -54,9 +55,13 @@ class UsersTable(Table):
     def __init__(self, limits: Limits, image: TableImage) -> None:
         """Raises ValueError, KeyError or TypeError for an image of another form."""
         super().__init__(limits, image)
-        users, roles, has_begun = self._parts(image, users={}, roles={}, has_begun=False)
+        users, roles, has_begun, reset_id = self._parts(
+            image, users={}, roles={}, has_begun=False, reset_id=""
+        )
         self.has_begun: bool = has_begun
         """Whether there was a user ever: the first one comes from a file once only."""
+        self.reset_id = bytes.fromhex(reset_id)
+        """Of the last reset of the admin; empty: there was none."""
         self.users = Users(
             {name: from_json(name, row) for name, row in users.items()},
             {name: _role_from_json(rows) for name, rows in roles.items()},
@@ -68,9 +73,10 @@ class UsersTable(Table):
         which = command.WhichOneof("command")
         if which == "put_user":
             put = command.put_user
-            if put.must_be_first and self.has_begun:
+            is_repeated = bool(put.reset_id) and put.reset_id == self.reset_id
+            if is_repeated or (put.must_be_first and self.has_begun):
                 return UserExistsError(put.user.name)
-            return self._put_user(put.user)
+            return self._put_user(put.user, put.reset_id)
         if which == "delete_user":
             return self._delete_user(command.delete_user.name)
         if which == "put_role":
@@ -79,19 +85,25 @@ class UsersTable(Table):
 
     # --- Users ---
 
-    def _put_user(self, put: users_pb2.User) -> NodeError | None:
+    def _put_user(self, put: users_pb2.User, reset_id: bytes) -> NodeError | None:
         try:
             user = user_of(put)
         except ValueError as error:
             return BadRequestError("user", "one that can be stored", str(error))
         old = self.users.users.get(user.name)
-        if user.revision != (1 if old is None else old.revision + 1):
+        revision = 1 if old is None else old.revision + 1
+        if reset_id:
+            user = replace(user, revision=revision)
+        elif user.revision != revision:
             if old is not None and user.revision == 1:
                 return UserExistsError(user.name)
             return UserChangedError(user.name) if old else UnknownUserError(user.name)
         refusal = self._refusal(user)
         if refusal is None:
             refusal = self._replace({**self.users.users, user.name: user}, user.name)
+        if refusal is None and reset_id:
+            self.reset_id = reset_id
+            self._changed()
         return refusal
 
     def _refusal(self, user: User) -> NodeError | None:
@@ -185,6 +197,7 @@ class UsersTable(Table):
             "users": {name: to_json(user) for name, user in self.users.users.items()},
             "roles": {name: _role_to_json(role) for name, role in self.users.roles.items()},
             "has_begun": self.has_begun,
+            "reset_id": self.reset_id.hex(),
         }
 
 

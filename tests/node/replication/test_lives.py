@@ -25,7 +25,7 @@ from raft.lives import APART_MAX, PAST_MAX, Known, Lives, ToldLife
 from raft.messages import NO_INDEX, Index, Standing
 from store.errors import StoreFullError
 from store.files.file_system import FileSystem
-from tests.node.links import Node, identity, nodes
+from tests.node.links import Node, connected, identity, nodes
 from tests.patience import PATIENCE_S, eventually
 
 
@@ -132,6 +132,17 @@ def test_lives_have_a_proof_of_their_own() -> None:
     answer.lives = b"\x0a\x02\x08\x07"
     with pytest.raises(HandshakeRefusedError, match="secrets"):
         handshake.check_welcome(identity(1), answer.SerializeToString(), to=2, nonce=5)
+
+
+async def test_peers_learn_in_the_handshake_which_reset_lies_at_a_node(tmp_path: Path) -> None:
+    lives1, _ = opened(tmp_path / "1", 1)
+    lives2, _ = opened(tmp_path / "2", 2)
+    lives1.reset = b"a user"
+    async with meeting(lives1, lives2) as (first, second):
+        await connected(first, second)
+        lives1.changed()  # A frame of lives says nothing of it.
+        assert (lives1.resets, lives2.resets) == ({2: b""}, {1: b"a user"})
+    await stopped(lives1, lives2)
 
 
 # --- The file ---

@@ -183,7 +183,9 @@ def _users(random: Random, state: State) -> Command:
     user.roles.extend(random.sample(["admin", "reader", role, f"{role}:a"], 2))
     user.credentials.add(id="c", certificate=f"CN={random.choice('uvwx')}")
     user.is_disabled = not random.randrange(4)
-    return Command(put_user=Command.PutUser(user=user, must_be_first=not random.randrange(6)))
+    put = Command.PutUser(user=user, must_be_first=not random.randrange(6))
+    put.reset_id = random.choice([b"", b"", b"1", b"2"])
+    return Command(put_user=put)
 
 
 def _rates(random: Random, _state: State) -> Command:

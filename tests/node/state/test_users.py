@@ -15,6 +15,7 @@ from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.users_pb2 import Credential, Rates, Rule, User
 
 TOKEN = Credential(id="t", token_sha256=b"t" * 32)
+NEXT = Credential(id="b", token_sha256=b"b" * 32)
 ADMIN = User(name="admin", roles=["admin"], credentials=[TOKEN], revision=1)
 
 
@@ -22,11 +23,14 @@ def put(state: State, user: User, **changes: Any) -> str:
     """Code of the refusal of a user with these changes; empty: it was put."""
     changed = User()
     changed.CopyFrom(user)
-    must_be_first = bool(changes.pop("must_be_first", False))
+    command = Command.PutUser(
+        must_be_first=bool(changes.pop("must_be_first", False)),
+        reset_id=changes.pop("reset_id", b""),
+    )
     for name in changes:
         changed.ClearField(name)
     changed.MergeFrom(User(name=changed.name, **changes))
-    command = Command.PutUser(user=changed, must_be_first=must_be_first)
+    command.user.CopyFrom(changed)
     return code(state.apply_command(Command(put_user=command), 0))
 
 
@@ -57,6 +61,25 @@ def test_the_first_user_comes_once() -> None:
     assert put(state, User(name="b", revision=1), must_be_first=True) == "node.user_exists"
     assert put(state, User(name="b", revision=1)) == ""
     assert list(state.table(UsersTable).users.users) == ["admin", "b"]
+
+
+def test_a_reset_replaces_the_admin_once() -> None:
+    state, new = begun(), Credential(id="first", token_sha256=b"n" * 32)
+    assert put(state, ADMIN, rates=Rates(connections=1), revision=2) == ""
+    assert put(state, User(name="b", roles=["admin"], revision=1), credentials=[NEXT]) == ""
+    assert put(state, ADMIN, is_disabled=True, revision=3) == ""
+    reset: dict[str, Any] = {"credentials": [new], "reset_id": b"1" * 16}
+    assert put(state, ADMIN, **reset) == ""
+    admin = state.table(UsersTable).users.users["admin"]
+    assert (admin.roles, list(admin.credentials)) == (("admin",), ["first"])
+    assert (admin.is_disabled, admin.revision, admin.rates.connections) == (False, 4, 0)
+    assert put(state, User(name="b", revision=2)) == ""
+    for user in (ADMIN, User(name="c", revision=1)):
+        assert put(state, user, **reset) == "node.user_exists"
+    taken: dict[str, Any] = {"credentials": [new], "reset_id": b"2" * 16}
+    assert put(state, User(name="c", revision=1), **taken) == "node.credential_taken"
+    copy = UsersTable(Limits(), state.image().tables[UsersTable.name])
+    assert copy.reset_id == b"1" * 16
 
 
 def test_of_two_changes_at_once_one_is_refused() -> None:

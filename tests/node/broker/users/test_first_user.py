@@ -1,0 +1,41 @@
+"""The leader resets the admin once a majority of the voters shows the same file, and not before."""
+
+from pathlib import Path
+
+import pytest
+
+from node.broker.users import first_user
+from node.broker.users.first_user import AdminReset
+from node.config.users import read_first_user, reset_id_of
+from node.state.tables.users import UsersTable
+from quorumlog.user_tokens import first_user_text
+from tests.node.broker_fakes import Fixture
+from tests.patience import eventually
+
+
+async def test_one_voter_of_three_resets_nothing(
+    node: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_user, "_AGAIN_S", 0.001)
+    path = tmp_path / "reset-admin.json"
+    path.write_text(first_user_text("admin", b"t" * 32))
+    user, asked = read_first_user(path).SerializeToString(), list[int]()
+    other = user.replace(b"t" * 32, b"u" * 32)
+    shown = {1: user, 2: other, 4: user, 5: user}
+
+    def shown_by(voter: int) -> bytes:
+        asked.append(voter)
+        return shown.get(voter, b"")
+
+    own, table = node.broker.own_appends, node.broker.context.state.table(UsersTable)
+    reset = AdminReset(node.broker.context, own, path, user, lambda: (1, 2, 3), shown_by)
+    count = node.driver.append_count
+    node.broker.add_leader_work(reset)
+    await eventually(lambda: asked.count(3) > 2)
+    assert (node.driver.append_count, path.exists()) == (count, True)
+    shown[2] = user
+    await eventually(lambda: not path.exists(), "the reset")
+    assert table.reset_id == reset_id_of(user)
+    assert table.users.by_token[b"t" * 32].user == "admin"
+    shown.update({1: b"", 2: other, 3: other})
+    await eventually(lambda: b"u" * 32 in table.users.by_token, "one that this node lacks")
