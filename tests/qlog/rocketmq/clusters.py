@@ -80,9 +80,9 @@ async def target_at(root: Path) -> AsyncIterator[Target]:
         return await target.append(request)
 
     try:
-        calls = ServedCalls(on_fatal=_raise)
+        calls, other = ServedCalls(on_fatal=_raise), mock.Mock()
         with mock.patch.object(node.broker, "append", append):
-            served = handlers(calls, node.broker, *(mock.Mock() for _ in range(3)), [mock.Mock()])
+            served = handlers(calls, node.broker, other, other, other, (other,))
         await server.start(served)
         async with target.client:
             yield target

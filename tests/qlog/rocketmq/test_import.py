@@ -29,6 +29,7 @@ from store import format as fmt
 from store.errors import LimitExceededError
 from store.record.message import encode_message, encode_properties
 from tests.node.broker_fakes import configure, request
+from tests.node.rocketmq.guards import SECRET, guard_of
 from tests.node.rocketmq.remoting.clients import Gateway
 from tests.node.rocketmq.remoting.codes import COMMIT
 from tests.qlog.rocketmq.clusters import Clusters, clusters_at
@@ -298,13 +299,14 @@ async def test_a_source_with_access_keys_and_tls_is_read(tmp_path: Path) -> None
     node_files = authority.files("node")._replace(ca=authority.path)
     tls = client_port_context(node_files, require_client_certificate=False)
     keys, wrong = tmp_path / "keys", tmp_path / "wrong"
-    keys.write_text("# of the source\nreader a-secret\n")
+    roles = ("reader", "producer-consumer:TOOLS_CONSUMER")  # Pulls name a group of tools.
+    keys.write_text(f"# of the source\nreader {SECRET}\n")
     wrong.write_text("reader another-secret\n")
-    async with clusters_at(tmp_path, keys={"reader": "a-secret"}, tls=tls) as clusters:
+    async with clusters_at(tmp_path, guard=guard_of({"reader": roles}), tls=tls) as clusters:
         await clusters.source.node.append(0, 5)
 
         for keys_file, ca_file, why in (
-            (wrong, authority.path, "the signature does not fit the command"),
+            (wrong, authority.path, "access key 'reader' is unknown, or its secret is another one"),
             (keys, other.path, "certificate verify failed"),
             (authority.path, authority.path, "words, and not a key and a secret"),
             (keys, keys, "cannot be used"),
@@ -312,7 +314,7 @@ async def test_a_source_with_access_keys_and_tls_is_read(tmp_path: Path) -> None
         ):
             options = ("--source-keys", keys_file, "--source-ca", ca_file)
             done = await run_import(clusters, *options)
-            assert (done.exit_code == 0) == (why == ""), done.stderr
+            assert (done.exit_code == 0) == (why == ""), done.output
             assert why in done.stderr
         queues = await clusters.target.messages("orders", 4)
         assert sum(len(queue) for queue in queues) == 5
