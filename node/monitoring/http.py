@@ -39,7 +39,7 @@ from node.peers.security.tls import TlsFiles
 from node.runtime.logs.events import EVENTS
 from node.services.server import PortTakenError
 from node.users.guard import Guard
-from node.users.rules import Action, ClusterPart, Kind, Need
+from node.users.rules import Action, ClusterPart, Need, ResourceKind
 from node.users.users import NO_USERS
 from quorumlog.page_tls import page_context
 
@@ -48,7 +48,7 @@ BACKLOG_COUNT_MAX: Final = CONNECTION_COUNT_MAX // 2
 one moment do not close each other."""
 STOP_MS_MAX: Final = 1_000
 _UNAVAILABLE: Final = 503
-_NEEDS: Final = (Need(Action.GET, Kind.CLUSTER, ClusterPart.NODES),)
+_NEEDS: Final = (Need(Action.GET, ResourceKind.CLUSTER, ClusterPart.NODES),)
 _Show = Callable[[Request], Awaitable[Response]]
 
 

@@ -218,7 +218,7 @@ class GatewayClients:
 
     def producers_of(self, topic: str) -> Iterator[GatewayClient]:
         """Yield the producers of a topic that can be asked something, with its messages."""
-        need = rules.Need(rules.Action.PUB, rules.Kind.TOPIC, topic)
+        need = rules.Need(rules.Action.PUB, rules.ResourceKind.TOPIC, topic)
         for client in self._by_topic.get(topic, ()):
             user = client.user
             if client.commands is not None and (user is None or user.may(need)):

@@ -13,7 +13,7 @@ from node.rocketmq.remoting.protocol.codes import REFUSED, RequestCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.marks import APPLIED, GREETING, REPORT
 from node.users.needs import Needs, signed_in
-from node.users.rules import Action, ClusterPart, Kind, Need
+from node.users.rules import Action, ClusterPart, Need, ResourceKind
 from store.format import RETRY_TOPIC_PREFIX
 
 _PUB, _SUB, _GET = Action.PUB, Action.SUB, Action.GET
@@ -26,31 +26,31 @@ def open_to_all(_request: object) -> None:
 
 
 def _cluster(action: Action, part: ClusterPart) -> Needs:
-    needs = (Need(action, Kind.CLUSTER, part),)
+    needs = (Need(action, ResourceKind.CLUSTER, part),)
     return lambda _request: needs
 
 
 def _sent_to(topic: str) -> Need:
     """Return what a send needs. What a consumer gives back goes to the retry topic of its group."""
     action = _SUB if topic.startswith(RETRY_TOPIC_PREFIX) else _PUB
-    return Need(action, Kind.TOPIC, topic)
+    return Need(action, ResourceKind.TOPIC, topic)
 
 
 # --- gRPC: of requests ---
 
 
 def _taken(request: Any) -> Iterable[Need]:
-    yield Need(_SUB, Kind.GROUP, request.group.name)
-    yield Need(_SUB, Kind.TOPIC, request.topic.name)
+    yield Need(_SUB, ResourceKind.GROUP, request.group.name)
+    yield Need(_SUB, ResourceKind.TOPIC, request.topic.name)
 
 
 def _received(request: Any) -> Iterable[Need]:
-    yield Need(_SUB, Kind.GROUP, request.group.name)
-    yield Need(_SUB, Kind.TOPIC, request.message_queue.topic.name)
+    yield Need(_SUB, ResourceKind.GROUP, request.group.name)
+    yield Need(_SUB, ResourceKind.TOPIC, request.message_queue.topic.name)
 
 
 def _heartbeat(request: Any) -> Iterable[Need]:
-    return (Need(_SUB, Kind.GROUP, request.group.name),) if request.group.name else ()
+    return (Need(_SUB, ResourceKind.GROUP, request.group.name),) if request.group.name else ()
 
 
 def _messages(request: Any) -> Iterable[Need]:
@@ -58,7 +58,7 @@ def _messages(request: Any) -> Iterable[Need]:
 
 
 def _publish(request: Any) -> Iterable[Need]:
-    return (Need(_PUB, Kind.TOPIC, request.topic.name),)
+    return (Need(_PUB, ResourceKind.TOPIC, request.topic.name),)
 
 
 METHOD_NEEDS: Final[Mapping[str, Needs]] = MappingProxyType(
@@ -83,7 +83,7 @@ METHOD_NEEDS: Final[Mapping[str, Needs]] = MappingProxyType(
 # --- Remoting: of commands ---
 
 
-def _needs(*rows: tuple[Kind, str, Action]) -> Needs:
+def _needs(*rows: tuple[ResourceKind, str, Action]) -> Needs:
     """Need actions on what ext fields name; a field that is missing names everything."""
     return lambda command: [
         Need(action, kind, command.ext.get(field, "")) for kind, field, action in rows
@@ -91,11 +91,11 @@ def _needs(*rows: tuple[Kind, str, Action]) -> Needs:
 
 
 def _topic(*actions: Action, field: str = "topic") -> Needs:
-    return _needs(*[(Kind.TOPIC, field, action) for action in actions])
+    return _needs(*[(ResourceKind.TOPIC, field, action) for action in actions])
 
 
 def _group(*actions: Action, field: str = "consumerGroup") -> Needs:
-    return _needs(*[(Kind.GROUP, field, action) for action in actions])
+    return _needs(*[(ResourceKind.GROUP, field, action) for action in actions])
 
 
 def _send(field: str) -> Needs:
@@ -108,15 +108,15 @@ def _optional(field: str, action: Action, needs: Needs = signed_in) -> Needs:
     def both(command: Command) -> Iterable[Need]:
         yield from needs(command) or ()
         if command.ext.get(field):
-            yield Need(action, Kind.GROUP, command.ext[field])
+            yield Need(action, ResourceKind.GROUP, command.ext[field])
 
     return both
 
 
 def _progress(command: Command) -> Iterable[Need]:
-    yield Need(_GET, Kind.GROUP, command.ext.get("consumerGroup", ""))
+    yield Need(_GET, ResourceKind.GROUP, command.ext.get("consumerGroup", ""))
     if command.ext.get("topic"):  # Else those that the caller may see.
-        yield Need(_GET, Kind.TOPIC, command.ext["topic"])
+        yield Need(_GET, ResourceKind.TOPIC, command.ext["topic"])
 
 
 def _counter(command: Command) -> Iterable[Need]:
@@ -124,13 +124,15 @@ def _counter(command: Command) -> Iterable[Need]:
     name, key = command.ext.get("statsName", ""), command.ext.get("statsKey", "")
     topic, _, group = key.partition("@")
     if name.startswith("BROKER_"):
-        return (Need(_GET, Kind.CLUSTER, ClusterPart.NODES),)
+        return (Need(_GET, ResourceKind.CLUSTER, ClusterPart.NODES),)
     if name.startswith("GROUP_"):
-        return Need(_GET, Kind.TOPIC, topic), Need(_GET, Kind.GROUP, group)
-    return (Need(_GET, Kind.TOPIC, key),)
+        return Need(_GET, ResourceKind.TOPIC, topic), Need(_GET, ResourceKind.GROUP, group)
+    return (Need(_GET, ResourceKind.TOPIC, key),)
 
 
-_READ: Final = _needs((Kind.TOPIC, "topic", _SUB), (Kind.GROUP, "consumerGroup", _SUB))
+_READ: Final = _needs(
+    (ResourceKind.TOPIC, "topic", _SUB), (ResourceKind.GROUP, "consumerGroup", _SUB)
+)
 _NODES: Final = _cluster(_GET, ClusterPart.NODES)
 _CHANGE: Final = _cluster(_UPDATE, ClusterPart.NODES)
 _SETTINGS: Final = _cluster(_GET, ClusterPart.SETTINGS)
@@ -203,15 +205,15 @@ COMMAND_NEEDS: Final[Mapping[int, Needs]] = MappingProxyType(
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _topic(_GET),
         RequestCode.QUERY_TOPICS_BY_CONSUMER: _group(_GET, field="group"),
         RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _needs(
-            (Kind.GROUP, "group", _GET), (Kind.TOPIC, "topic", _GET)
+            (ResourceKind.GROUP, "group", _GET), (ResourceKind.TOPIC, "topic", _GET)
         ),
         RequestCode.GET_CONSUME_STATS: _progress,
         RequestCode.GET_BROKER_CONSUME_STATS: signed_in,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _needs(
-            (Kind.GROUP, "group", _UPDATE), (Kind.TOPIC, "topic", _GET)
+            (ResourceKind.GROUP, "group", _UPDATE), (ResourceKind.TOPIC, "topic", _GET)
         ),
         RequestCode.CLONE_GROUP_OFFSET: _needs(
-            (Kind.GROUP, "srcGroup", _GET), (Kind.GROUP, "destGroup", _UPDATE)
+            (ResourceKind.GROUP, "srcGroup", _GET), (ResourceKind.GROUP, "destGroup", _UPDATE)
         ),
         RequestCode.WIPE_WRITE_PERM_OF_BROKER: _CHANGE,
         RequestCode.ADD_WRITE_PERM_OF_BROKER: _CHANGE,

@@ -20,7 +20,7 @@ from node.rocketmq.protocol.statuses import OK, CallRefusedError, status_of
 from node.runtime.message_bounds import bounded_message
 from node.services.calls import cancel_all
 from node.users.calling import calling, require
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, TelemetryCommand
 
@@ -186,9 +186,9 @@ def _check_rights(subscription: pb.Subscription) -> None:
     """Raise ForbiddenError unless the running call may read as a consumer wants to. The topics of a
     producer are asked for when it sends, which its users see."""
     if subscription.group.name:
-        require(Action.SUB, Kind.GROUP, subscription.group.name)
+        require(Action.SUB, ResourceKind.GROUP, subscription.group.name)
     for entry in subscription.subscriptions:
-        require(Action.SUB, Kind.TOPIC, entry.topic.name)
+        require(Action.SUB, ResourceKind.TOPIC, entry.topic.name)
 
 
 def _put(commands: "asyncio.Queue[TelemetryCommand]", command: TelemetryCommand) -> None:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Final, Protocol
 
 from node.errors.users import ForbiddenError
-from node.users.rules import Action, Kind, Need
+from node.users.rules import Action, Need, ResourceKind
 
 
 class Calling(Protocol):
@@ -76,13 +76,13 @@ def received(size_bytes: int, message_count: int) -> None:
         caller.received(size_bytes, message_count)
 
 
-def may(action: Action, kind: Kind, name: str) -> bool:
+def may(action: Action, kind: ResourceKind, name: str) -> bool:
     """Whether the running call may do something."""
     caller = _calling.get()
     return caller is None or caller.may(Need(action, kind, name))
 
 
-def require(action: Action, kind: Kind, name: str, *, is_found: bool = False) -> None:
+def require(action: Action, kind: ResourceKind, name: str, *, is_found: bool = False) -> None:
     """Raise ForbiddenError or UnauthenticatedError unless the running call may do something.
 
     `is_found`: the name comes from what the call found by an id, so the error does not have it."""

@@ -22,7 +22,7 @@ from node.users.calling import set_calling
 from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
 from node.users.needs import NODE_CALLS, Needs, appends, of_nodes, of_peers
 from node.users.rates import UserRow, UserRows
-from node.users.rules import Action, Kind, Need
+from node.users.rules import Action, Need, ResourceKind
 from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Owned, Rights, Users
 from store.record.topic_names import is_reserved
 
@@ -322,7 +322,7 @@ class Guard:
     def require_publish(self, caller: Caller, topic: str) -> None:
         """Raise unless a caller may publish to a topic."""
         try:
-            caller.require(Need(Action.PUB, Kind.TOPIC, topic))
+            caller.require(Need(Action.PUB, ResourceKind.TOPIC, topic))
         except NodeError as error:
             self.refuse(caller, "append", error)
             raise

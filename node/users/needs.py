@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from node.users.rules import Action, ClusterPart, Kind, Need
+from node.users.rules import Action, ClusterPart, Need, ResourceKind
 
 Needs = Callable[[Any], Iterable[Need] | None]
 """Returns what a request needs, of a caller that is a user; None: nothing, not even a user."""
@@ -45,40 +45,40 @@ def _route(request: Any) -> Iterable[Need] | None:
 
 
 def _topic(*actions: Action) -> Needs:
-    return lambda request: [Need(action, Kind.TOPIC, request.topic) for action in actions]
+    return lambda request: [Need(action, ResourceKind.TOPIC, request.topic) for action in actions]
 
 
 def _group(*actions: Action) -> Needs:
-    return lambda request: [Need(action, Kind.GROUP, request.group) for action in actions]
+    return lambda request: [Need(action, ResourceKind.GROUP, request.group) for action in actions]
 
 
 def _producers(action: Action) -> Needs:
     """Names of producers, and of their groups, are names of groups."""
-    return lambda request: [Need(action, Kind.GROUP, request.producer_group)]
+    return lambda request: [Need(action, ResourceKind.GROUP, request.producer_group)]
 
 
 def _cluster(action: Action, part: ClusterPart) -> Needs:
-    needs = (Need(action, Kind.CLUSTER, part),)
+    needs = (Need(action, ResourceKind.CLUSTER, part),)
     return lambda _request: needs
 
 
 def _read(request: Any) -> Iterable[Need]:
     """Read a topic, and if a group is named do it as a member."""
-    yield Need(Action.SUB, Kind.TOPIC, request.topic)
+    yield Need(Action.SUB, ResourceKind.TOPIC, request.topic)
     if request.group:
-        yield Need(Action.SUB, Kind.GROUP, request.group)
+        yield Need(Action.SUB, ResourceKind.GROUP, request.group)
 
 
 def _heartbeat(request: Any) -> Iterable[Need]:
-    yield Need(Action.SUB, Kind.GROUP, request.group)
+    yield Need(Action.SUB, ResourceKind.GROUP, request.group)
     for topic in request.topics:
-        yield Need(Action.SUB, Kind.TOPIC, topic)
+        yield Need(Action.SUB, ResourceKind.TOPIC, topic)
 
 
 def _offsets(request: Any) -> Iterable[Need]:
-    yield Need(Action.SUB, Kind.GROUP, request.group)
+    yield Need(Action.SUB, ResourceKind.GROUP, request.group)
     for topic in {row.topic for row in request.offsets}:
-        yield Need(Action.SUB, Kind.TOPIC, topic)
+        yield Need(Action.SUB, ResourceKind.TOPIC, topic)
 
 
 def _consumed(request: Any) -> Iterable[Need]:
@@ -87,7 +87,7 @@ def _consumed(request: Any) -> Iterable[Need]:
 
 def _queues(request: Any) -> Iterable[Need]:
     for topic in {queue.topic for queue in request.queues}:
-        yield Need(Action.GET, Kind.TOPIC, topic)
+        yield Need(Action.GET, ResourceKind.TOPIC, topic)
 
 
 def append_needs(request: Any) -> Iterable[Need]:
@@ -96,44 +96,44 @@ def append_needs(request: Any) -> Iterable[Need]:
     if request.HasField("consumed"):
         yield from _consumed(request)
     if request.HasField("transaction"):
-        yield Need(Action.PUB, Kind.GROUP, request.transaction.producer_group)
+        yield Need(Action.PUB, ResourceKind.GROUP, request.transaction.producer_group)
     if request.HasField("incarnation"):
-        yield Need(Action.PUB, Kind.GROUP, request.incarnation.name)
+        yield Need(Action.PUB, ResourceKind.GROUP, request.incarnation.name)
 
 
 def _claim(request: Any) -> Iterable[Need]:
-    return (Need(Action.PUB, Kind.GROUP, request.name),)
+    return (Need(Action.PUB, ResourceKind.GROUP, request.name),)
 
 
 def _create_topic(request: Any) -> Iterable[Need]:
-    yield Need(Action.CREATE, Kind.TOPIC, request.topic)
+    yield Need(Action.CREATE, ResourceKind.TOPIC, request.topic)
     if not request.must_be_new:
-        yield Need(Action.UPDATE, Kind.TOPIC, request.topic)
+        yield Need(Action.UPDATE, ResourceKind.TOPIC, request.topic)
 
 
 def _retry(request: Any) -> Iterable[Need]:
     """Copy messages that a member has read, and store offsets as it would."""
-    yield Need(Action.SUB, Kind.GROUP, request.group)
+    yield Need(Action.SUB, ResourceKind.GROUP, request.group)
     for topic in {row.topic for row in (*request.messages, *request.offsets)}:
-        yield Need(Action.SUB, Kind.TOPIC, topic)
+        yield Need(Action.SUB, ResourceKind.TOPIC, topic)
 
 
 def _end(request: Any) -> Iterable[Need]:
-    yield Need(Action.PUB, Kind.GROUP, request.producer_group)
+    yield Need(Action.PUB, ResourceKind.GROUP, request.producer_group)
     if request.producer_name:
-        yield Need(Action.PUB, Kind.GROUP, request.producer_name)
+        yield Need(Action.PUB, ResourceKind.GROUP, request.producer_name)
 
 
 def _take(request: Any) -> Iterable[Need]:
-    yield Need(Action.SUB, Kind.GROUP, request.group)
-    yield Need(Action.SUB, Kind.TOPIC, request.topic)
+    yield Need(Action.SUB, ResourceKind.GROUP, request.group)
+    yield Need(Action.SUB, ResourceKind.TOPIC, request.topic)
 
 
 _SUB, _GET, _LIST = Action.SUB, Action.GET, Action.LIST
 _CREATE, _UPDATE, _DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
 _NODES, _SETTINGS, _VALUES = ClusterPart.NODES, ClusterPart.SETTINGS, ClusterPart.VALUES
 _USERS = ClusterPart.USERS
-_READ_LOG = (Need(_SUB, Kind.TOPIC, ALL), Need(_GET, Kind.CLUSTER, _USERS))
+_READ_LOG = (Need(_SUB, ResourceKind.TOPIC, ALL), Need(_GET, ResourceKind.CLUSTER, _USERS))
 """The log has the audit, and what proves that a caller is a user."""
 
 NEEDS: Final[Mapping[str, Needs]] = MappingProxyType(

@@ -31,7 +31,7 @@ class Action(StrEnum):
     LIST = "List"
 
 
-class Kind(StrEnum):
+class ResourceKind(StrEnum):
     """What it is done to."""
 
     CLUSTER = "Cluster"
@@ -54,14 +54,14 @@ class ClusterPart(StrEnum):
 class Resource(NamedTuple):
     """One resource, or with `is_prefix` all of a kind whose names begin so."""
 
-    kind: Kind
+    kind: ResourceKind
     name: str
     is_prefix: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}{'*' if self.is_prefix else ''}"
 
-    def has(self, kind: Kind, name: str) -> bool:
+    def has(self, kind: ResourceKind, name: str) -> bool:
         """Whether a resource is this one, or one of these."""
         if kind is not self.kind:
             return False
@@ -87,7 +87,7 @@ class Need(NamedTuple):
     """What a call needs: an action on a resource."""
 
     action: Action
-    kind: Kind
+    kind: ResourceKind
     name: str
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class Decision(NamedTuple):
 def resource_of(text: str) -> Resource:
     """Read `Topic:orders`, `Group:shop-*`. Raises ValueError, which says what is wrong."""
     kind, colon, name = text.partition(":")
-    kinds = {str(one).lower(): one for one in Kind}
+    kinds = {str(one).lower(): one for one in ResourceKind}
     if not colon or kind.lower() not in kinds:
         raise ValueError(f"{text[:80]!r} is no resource: use Cluster:NAME, Topic:NAME, Group:NAME")
     is_prefix = name.endswith("*")
@@ -116,7 +116,11 @@ def resource_of(text: str) -> Resource:
                 f"{text[:80]!r} names no resource: use 1 to 255 characters without spaces, and "
                 "* at the end only"
             )
-        if kinds[kind.lower()] is Kind.CLUSTER and not is_prefix and name not in set(ClusterPart):
+        if (
+            kinds[kind.lower()] is ResourceKind.CLUSTER
+            and not is_prefix
+            and name not in set(ClusterPart)
+        ):
             raise ValueError(f"{text[:80]!r} is no part of a cluster: use {', '.join(ClusterPart)}")
     return Resource(kinds[kind.lower()], name, is_prefix)
 

@@ -13,8 +13,8 @@ from node.users.rules import (
     Action,
     ClusterPart,
     Decision,
-    Kind,
     Need,
+    ResourceKind,
     Role,
     decide,
     given,
@@ -98,17 +98,17 @@ class Rights:
         return known
 
 
-_LOOK_AT_USERS: Final = Need(Action.GET, Kind.CLUSTER, ClusterPart.USERS)
+_LOOK_AT_USERS: Final = Need(Action.GET, ResourceKind.CLUSTER, ClusterPart.USERS)
 
 
 def _owned(need: Need) -> Need:
     """Return what stands for a need in the rules."""
-    if need.kind is Kind.TOPIC and need.name in (AUDIT_TOPIC, COMMAND_TOPIC):
+    if need.kind is ResourceKind.TOPIC and need.name in (AUDIT_TOPIC, COMMAND_TOPIC):
         return _LOOK_AT_USERS
-    if need.kind is Kind.TOPIC and need.name[:1] == "%":
+    if need.kind is ResourceKind.TOPIC and need.name[:1] == "%":
         for prefix in (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX):
             if need.name.startswith(prefix):
-                return need._replace(kind=Kind.GROUP, name=need.name.removeprefix(prefix))
+                return need._replace(kind=ResourceKind.GROUP, name=need.name.removeprefix(prefix))
     return need
 
 

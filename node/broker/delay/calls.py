@@ -29,7 +29,7 @@ from node.state.appends import Committed, Prepared
 from node.state.held import HOLDERS, NUMBERS, held_counts
 from node.state.tables.delay import DelayTable
 from node.users.calling import require
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 from quorumlog.pb.delay_pb2 import (
     CancelDelayedRequest,
     CancelDelayedResponse,
@@ -173,7 +173,7 @@ class Delay:
         if queue is None:
             raise MessageNotFoundError(request.message_id)
         own = held(record_of(context, message))
-        require(Action.PUB, Kind.TOPIC, own.topic, is_found=True)
+        require(Action.PUB, ResourceKind.TOPIC, own.topic, is_found=True)
         due = Due(own.due_unix_ms, queue, message.queue_offset)
         table = context.state.table(DelayTable)
         if not table.was_cancelled(queue, due.offset):

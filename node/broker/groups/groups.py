@@ -23,7 +23,7 @@ from node.runtime.accounts import ROW_SIZE_BYTES
 from node.state.tables.moved_offsets import MovedOffsetsTable, move_in
 from node.state.tables.topic_types import Offsets
 from node.users.calling import may
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import (
     DeleteGroupRequest,
@@ -245,7 +245,7 @@ class Groups:
         self._context.check_leads()
         now_ms = self._context.clock_ms()
         known = {*self._context.state.groups, *self._members.groups(now_ms)}
-        names = sorted(name for name in known if may(Action.LIST, Kind.GROUP, name))
+        names = sorted(name for name in known if may(Action.LIST, ResourceKind.GROUP, name))
         response = ListGroupsResponse()
         async with self._context.turn.walk(ROW_SIZE_BYTES * len(names)) as walk:
             for name in names:

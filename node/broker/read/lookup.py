@@ -20,7 +20,7 @@ from node.runtime.turn import Walk
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.transactions import TransactionsTable, outcome_name
 from node.users.calling import may, require
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 from quorumlog.pb import common_pb2, transaction_pb2
 from quorumlog.pb.lookup_pb2 import (
     SizeBucket,
@@ -79,7 +79,7 @@ class Lookup:
         is_held = message.topic == fmt.HALF_TOPIC or message.topic in _HELD_TOPICS
         if is_held:
             topic = message.properties.get(fmt.PROPERTY_REAL_TOPIC, "")
-            require(Action.SUB, Kind.TOPIC, topic, is_found=True)
+            require(Action.SUB, ResourceKind.TOPIC, topic, is_found=True)
         record = b"" if is_held else visible(self._context, message).record
         async with self._context.turn.walk() as walk:
             trace = _Trace(self._context, message, walk)
@@ -93,10 +93,10 @@ def _may_see(event: TraceEvent) -> bool:
     """Whether the caller may see what became of a message that it may read: of groups if it may
     get them."""
     if event.group:
-        return may(Action.GET, Kind.GROUP, event.group)
+        return may(Action.GET, ResourceKind.GROUP, event.group)
     if event.producer_group:
-        return may(Action.GET, Kind.GROUP, event.producer_group)
-    return event.topic in INTERNAL_TOPICS or may(Action.SUB, Kind.TOPIC, event.topic)
+        return may(Action.GET, ResourceKind.GROUP, event.producer_group)
+    return event.topic in INTERNAL_TOPICS or may(Action.SUB, ResourceKind.TOPIC, event.topic)
 
 
 class _Trace:

@@ -15,7 +15,7 @@ from node.broker.groups.settings import check_reader
 from node.errors.common import BadRequestError, MessageNotFoundError
 from node.state.state import INTERNAL_TOPICS
 from node.users.calling import require
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 from store import format as fmt
 from store.errors import PositionRangeError, RecordFormatError
 from store.record.message import Message, message_id, parse_message_id
@@ -41,7 +41,7 @@ def visible_at(context: Context, position: int, group: str = "") -> VisibleMessa
 def visible(context: Context, message: Message, group: str = "") -> VisibleMessage:
     """Return a message that a queue has, with its record. Errors as `visible_at`."""
     topic = message.topic
-    require(Action.SUB, Kind.TOPIC, topic, is_found=True)
+    require(Action.SUB, ResourceKind.TOPIC, topic, is_found=True)
     if topic in INTERNAL_TOPICS or context.state.topic(topic) is None:
         raise MessageNotFoundError(message.message_id)
     context.readable(topic, message.queue_id)

@@ -27,7 +27,7 @@ from node.state.appends import Committed, Prepared
 from node.state.state import PERMISSION_ALL
 from node.state.tables.group_settings import SubscriptionSettings
 from node.users.calling import require
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 from quorumlog.pb import common_pb2
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
@@ -137,7 +137,7 @@ class Retry:
         context, topic, due_unix_ms = self._context, origin_topic(record), list[int]()
         if is_reserved(topic):
             raise ReservedTopicError(topic)
-        require(Action.SUB, Kind.TOPIC, topic)
+        require(Action.SUB, ResourceKind.TOPIC, topic)
         context.check_name("group", group)
         context.check_leads()
         if is_dead:

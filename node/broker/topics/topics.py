@@ -21,7 +21,7 @@ from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
 from node.state.tables.topic_rates import TopicRatesTable
 from node.state.tables.topic_types import MIXED, TOPIC_TYPES, TopicSettings
 from node.users.calling import calling, may
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 from quorumlog.pb.admin_pb2 import (
     CreateTopicRequest,
     DeleteTopicRequest,
@@ -122,7 +122,7 @@ class Topics:
             topics.update(SYSTEM_TOPICS)
         if calling() is not None:
             async for name in self._context.turn.over(list(topics)):
-                if not may(Action.LIST, Kind.TOPIC, name):
+                if not may(Action.LIST, ResourceKind.TOPIC, name):
                     del topics[name]
         text = request.containing.lower()
         names = sorted(name for name in topics if text in name.lower())

@@ -160,7 +160,7 @@ class TransactionCalls:
         except PositionRangeError:
             return  # Its messages are gone: it ends as expired.
         for topic in _topics_in(made.records):
-            require(rules.Action.PUB, rules.Kind.TOPIC, topic)
+            require(rules.Action.PUB, rules.ResourceKind.TOPIC, topic)
 
     def _check_name(self, name: str, number: int) -> None:
         if name or number:  # Else the producer has no name, or an operator calls.
@@ -197,20 +197,22 @@ class TransactionCalls:
         transaction = table.open.get(transaction_id)
         if transaction is None:
             require(
-                rules.Action.GET, rules.Kind.GROUP, ALL, is_found=True
+                rules.Action.GET, rules.ResourceKind.GROUP, ALL, is_found=True
             )  # Its group is not known.
             outcome = table.ended.get(transaction_id)
             if outcome is None:
                 raise UnknownTransactionError(transaction_id)
             info = TransactionInfo(transaction_id=transaction_id)
             return DescribeTransactionResponse(info=info, outcome=outcome)  # type: ignore[arg-type]
-        require(rules.Action.GET, rules.Kind.GROUP, transaction.producer_group, is_found=True)
+        require(
+            rules.Action.GET, rules.ResourceKind.GROUP, transaction.producer_group, is_found=True
+        )
         try:
             made = await self.ends.visible_messages(transaction)
         except PositionRangeError as error:
             raise TransactionEndedError(transaction_id, "expired") from error
         for topic in _topics_in(made.records):
-            require(rules.Action.SUB, rules.Kind.TOPIC, topic, is_found=True)
+            require(rules.Action.SUB, rules.ResourceKind.TOPIC, topic, is_found=True)
         return DescribeTransactionResponse(
             info=self._info(transaction), records=made.records, record_count=made.record_count
         )

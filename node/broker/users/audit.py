@@ -20,7 +20,7 @@ from node.runtime.json_text import dump_json
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.users.guard import Caller
 from node.users.rates import Bucket, Unit
-from node.users.rules import Kind, Need
+from node.users.rules import Need, ResourceKind
 from quorumlog.pb.users_pb2 import HandAuditRequest, HandAuditResponse
 from raft.messages import NO_NODE
 from store.errors import StoreError
@@ -73,7 +73,7 @@ class Audit:
     ) -> None:
         """Note the end of a call that changes the cluster; `code` of its error, or empty."""
         names = [f"{need.kind}:{need.name}"]
-        if need.kind is Kind.CLUSTER:
+        if need.kind is ResourceKind.CLUSTER:
             names += [str(getattr(request, field, "")) for field in _OBJECTS]
         self._note(caller, call, " ".join(filter(None, names)), code or DONE)
 

@@ -28,8 +28,8 @@ from node.users.rules import (
     RULES_OF_A_ROLE_MAX,
     Action,
     ClusterPart,
-    Kind,
     Need,
+    ResourceKind,
     Role,
     from_pb,
     rule_of,
@@ -43,7 +43,7 @@ ROLES_MAX: Final = 200
 ROLES_OF_A_USER_MAX: Final = 50
 CREDENTIALS_OF_A_USER_MAX: Final = 16
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
-_CHANGES_USERS: Final = Need(Action.UPDATE, Kind.CLUSTER, ClusterPart.USERS)
+_CHANGES_USERS: Final = Need(Action.UPDATE, ResourceKind.CLUSTER, ClusterPart.USERS)
 
 
 class UsersTable(Table):

@@ -19,7 +19,7 @@ from node.rocketmq.remoting.protocol.marks import FORWARDED, GREETING, NAME, TOK
 from node.services.door import TOKEN_HEADER
 from node.users.guard import Guard
 from node.users.needs import signed_in
-from node.users.rules import Action, Kind, Resource, Rule
+from node.users.rules import Action, Resource, ResourceKind, Rule
 from qlog.server.authority import Authority
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import ClientType, Code
@@ -166,7 +166,7 @@ async def test_a_send_makes_a_topic_with_the_right_to_create_it(tmp_path: Path) 
         fields = send_fields("shop-new", 0, "g0-n1")
         heard = await ask(client, "shop", codes.SEND, fields, b"x")
         assert "user 'shop' lacks Create on Topic:shop-new;" in str(heard.remark)
-        create = Rule(Resource(Kind.TOPIC, "shop", True), frozenset({Action.CREATE}))
+        create = Rule(Resource(ResourceKind.TOPIC, "shop", True), frozenset({Action.CREATE}))
         allow(guard, {"shop": (*ROLES["shop"], "maker")}, {"maker": (create,)})
         assert (await ask(client, "shop", codes.SEND, fields, b"x")).code == 0
 

@@ -5,11 +5,11 @@ import pytest
 from node.errors.common import NotReadyError
 from node.errors.users import UnauthenticatedError
 from node.users.guard import Guard
-from node.users.rules import Action, Kind, Need
+from node.users.rules import Action, Need, ResourceKind
 
 
 def test_an_unknown_credential_is_refused_for_now_until_all_users_are_known() -> None:
-    guard, need = Guard("on", lambda: 0), Need(Action.GET, Kind.TOPIC, "orders")
+    guard, need = Guard("on", lambda: 0), Need(Action.GET, ResourceKind.TOPIC, "orders")
     caller = guard.by_token("of a user that was just made")
     for is_behind, error in ((True, NotReadyError), (False, UnauthenticatedError)):
         guard.is_behind = lambda is_behind=is_behind: is_behind  # type: ignore[misc]

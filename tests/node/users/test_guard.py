@@ -14,7 +14,7 @@ from node.users.calling import calling, may, require
 from node.users.credentials import SecretBox, digest_of, node_token
 from node.users.guard import Caller, Guard
 from node.users.needs import NEEDS
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 from node.users.users import Credential, Rates, User, Users
 from quorumlog.pb.log_pb2 import PullRequest, RouteRequest
 from quorumlog.pb.nameserver_pb2 import ReportRequest
@@ -126,13 +126,13 @@ def test_a_caller_is_no_user_once_its_credential_is_gone(later: Users) -> None:
 async def test_a_call_is_made_in_the_name_of_its_caller() -> None:
     guard = guarded(SHOP)
     caller = guard.by_token("token")
-    assert may(Action.SUB, Kind.TOPIC, "other"), "the node itself may do everything"
+    assert may(Action.SUB, ResourceKind.TOPIC, "other"), "the node itself may do everything"
     with guard.serving(caller, PULL, NEEDS[PULL], PullRequest(topic="shop-a", group="shop-g")):
         assert calling() is caller
-        assert may(Action.SUB, Kind.TOPIC, "shop-b")
-        assert not may(Action.SUB, Kind.TOPIC, "other")
+        assert may(Action.SUB, ResourceKind.TOPIC, "shop-b")
+        assert not may(Action.SUB, ResourceKind.TOPIC, "other")
         with pytest.raises(ForbiddenError, match="'shop' lacks Sub on Topic:other"):
-            require(Action.SUB, Kind.TOPIC, "other")
+            require(Action.SUB, ResourceKind.TOPIC, "other")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ async def test_nodes_show_what_the_secret_makes_and_others_cannot_report() -> No
     assert not guarded(SHOP).is_checked(report, NEEDS[report]), "no secret: as without users"
     node = guard.by_token(node_token(b"secret of the cluster"))
     with guard.serving(node, report, NEEDS[report], ReportRequest()):
-        assert may(Action.DELETE, Kind.TOPIC, "any")
+        assert may(Action.DELETE, ResourceKind.TOPIC, "any")
     with (
         pytest.raises(UnauthenticatedError, match="only users may make this call"),
         guard.serving(node, PULL, NEEDS[PULL], PullRequest(topic="shop-a")),

@@ -6,8 +6,8 @@ from node.users.rules import (
     READY_MADE,
     Action,
     ClusterPart,
-    Kind,
     Need,
+    ResourceKind,
     Role,
     decide,
     given,
@@ -42,7 +42,7 @@ def deny(resource: str, *actions: str) -> Role:
 def test_a_denial_wins_else_a_permission_is_needed(
     roles: dict[str, Role], is_allowed: bool, by: str
 ) -> None:
-    decision = decide(list(roles.items()), Need(Action.PUB, Kind.TOPIC, "orders"))
+    decision = decide(list(roles.items()), Need(Action.PUB, ResourceKind.TOPIC, "orders"))
     assert (decision.is_allowed, decision.role) == (is_allowed, by)
 
 
@@ -86,7 +86,7 @@ def test_the_ready_made_roles(name: str) -> None:
     role = given(READY_MADE[name], "shop-")
     for rows, is_allowed in ((MAY[name], True), (MAY_NOT[name], False)):
         for action, kind, resource in rows:
-            need = Need(Action(action), Kind(kind), resource)
+            need = Need(Action(action), ResourceKind(kind), resource)
             assert decide([(name, role)], need).is_allowed is is_allowed, need
 
 

@@ -34,7 +34,7 @@ from node.state.state import INTERNAL_TOPICS
 from node.state.tables.group_settings import SubscriptionSettings, to_json, to_pb
 from node.state.tables.topic_types import Offsets
 from node.users.calling import may, require
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
@@ -69,7 +69,7 @@ class GroupAdmin(Calls):
 
     async def _put_rows(self, rows: list[dict[str, Any]]) -> Answer:
         for row in rows:
-            require(Action.UPDATE, Kind.GROUP, text_in(row, "groupName"))
+            require(Action.UPDATE, ResourceKind.GROUP, text_in(row, "groupName"))
         for row in rows:
             name, settings = text_in(row, "groupName"), _settings_in(row)
             put = SetGroupSettingsRequest(group=name, settings=settings)
@@ -109,7 +109,7 @@ class GroupAdmin(Calls):
     async def all(self, request: Request) -> Answer:
         """Return the settings of all groups."""
         known = sorted({*self._context.state.groups, *self._shared.clients.consumers})
-        names = await self._shared.shown(Kind.GROUP, known)
+        names = await self._shared.shown(ResourceKind.GROUP, known)
         rows = await self._shared.encoded(request, names, self._row)
         return json_answer(
             subscriptionGroupTable=dict(zip(names, rows, strict=True)),
@@ -158,7 +158,7 @@ class GroupAdmin(Calls):
         producers = self._shared.clients.producers
         rows = [
             (group, member)
-            for group in await self._shared.shown(Kind.GROUP, producers)
+            for group in await self._shared.shown(ResourceKind.GROUP, producers)
             if group in producers
             for member in producers[group].connected()
         ]
@@ -174,14 +174,14 @@ class GroupAdmin(Calls):
         turn, consumers = self._context.turn, [*self._shared.clients.consumers.items()]
         online = {group async for group, one in turn.over(consumers) if one.readers(topic)}
         stored = (g for g, table in self._context.state.groups.items() if topic in table)
-        groups = await self._shared.shown(Kind.GROUP, sorted(online.union(stored)))
+        groups = await self._shared.shown(ResourceKind.GROUP, sorted(online.union(stored)))
         return json_answer(groupList=groups)
 
     async def topics_of_group(self, request: Request) -> Answer:
         """Return the topics of which a group has offsets."""
         stored = self._context.state.groups.get(text_of(request.command.ext, "group"), {})
         address = self._shared.own_addresses[self._shared.number_of(request)]
-        topics = await self._shared.shown(Kind.TOPIC, sorted(stored))
+        topics = await self._shared.shown(ResourceKind.TOPIC, sorted(stored))
         return json_answer(brokerAddr=address, topicList=topics)
 
     async def subscription(self, request: Request) -> Answer:
@@ -214,7 +214,7 @@ class GroupAdmin(Calls):
         for group in groups:
             stored = state.groups.get(group, {})
             for name in self._topics(group, stored, topic):
-                if state.topic(name) is None or not may(Action.GET, Kind.TOPIC, name):
+                if state.topic(name) is None or not may(Action.GET, ResourceKind.TOPIC, name):
                     continue  # Deleted meanwhile, or not for the caller.
                 for shown, queue in self._shared.queues_of(name, number):
                     yield _QueueRow(group, name, shown, queue, stored)
@@ -225,7 +225,7 @@ class GroupAdmin(Calls):
         self._context.check_leads()
         is_order = bool_of(request.command.ext, "isOrder")  # No topic here is set as ordered.
         known = [] if is_order else sorted(self._context.state.groups)
-        groups = await self._shared.shown(Kind.GROUP, known)
+        groups = await self._shared.shown(ResourceKind.GROUP, known)
         diff, at = 0, ("", "")
 
         def entry(row: _QueueRow) -> bytes:

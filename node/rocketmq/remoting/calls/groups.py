@@ -45,7 +45,7 @@ from node.rocketmq.remoting.protocol.fields import INT64_MAX, text_of
 from node.runtime.accounts import Account
 from node.runtime.clock import unix_ms
 from node.users.calling import require
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 
 _ANSWER_S: Final = 1.0
 _SUBSCRIPTIONS: Final = re.compile(rb'"subscriptionSet"\s*:\s*')
@@ -106,9 +106,9 @@ class GroupCalls(Calls):
                 *_subscriptions(row, "subscriptionDataSet"),
             )
         for group, consumption in consumers.items():
-            require(Action.SUB, Kind.GROUP, group)
+            require(Action.SUB, ResourceKind.GROUP, group)
             for topic in consumption.subscriptions:
-                require(Action.SUB, Kind.TOPIC, topic)
+                require(Action.SUB, ResourceKind.TOPIC, topic)
         if request.connection.connection.is_ended:
             return Answer()  # It left meanwhile.
         client = Member(

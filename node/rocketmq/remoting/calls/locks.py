@@ -121,7 +121,7 @@ class LockCalls(Calls):
     def _holder(self, document: dict[str, Any]) -> tuple[str, str]:
         group = text_in(document, "consumerGroup")
         self._context.check_name("group", group)
-        require(rules.Action.SUB, rules.Kind.GROUP, group)
+        require(rules.Action.SUB, rules.ResourceKind.GROUP, group)
         return group, text_in(document, "clientId", CLIENT_ID_LENGTH_MAX)
 
     def _rows(
@@ -140,7 +140,7 @@ class LockCalls(Calls):
             ):
                 text = f"{str(row)[:200]} is no queue of this group; ask for the route again"
                 raise InvalidError(text)
-            require(rules.Action.SUB, rules.Kind.TOPIC, topic)
+            require(rules.Action.SUB, rules.ResourceKind.TOPIC, topic)
             key = _Key(group, topic, names.queue(number, queue_id))
             yield key, {field: row[field] for field in ("topic", "brokerName", "queueId")}
 

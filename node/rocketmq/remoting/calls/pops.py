@@ -22,7 +22,7 @@ from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, bool_of, int_of, text_of
 from node.state.tables.pop import PopTable
 from node.users.calling import require
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 from quorumlog.pb import pop_pb2
 from store.format import RETRY_TOPIC_PREFIX
 
@@ -51,8 +51,8 @@ class PopCalls(Calls):
         member alone, by pull."""
         document = document_of(request.command.body)
         group, client_id = text_in(document, "consumerGroup"), text_in(document, "clientId")
-        require(Action.SUB, Kind.GROUP, group)
-        require(Action.SUB, Kind.TOPIC, text_in(document, "topic"))
+        require(Action.SUB, ResourceKind.GROUP, group)
+        require(Action.SUB, ResourceKind.TOPIC, text_in(document, "topic"))
         self._shared.clients.popping(group, client_id, request.account)
         await self._shared.reports.flush()
         return await self._shared.ask_leader(request, self._assigned)

@@ -23,7 +23,7 @@ from node.runtime.json_text import dump_json
 from node.state.state import PERMISSION_ALL, PERMISSION_WRITE
 from node.state.tables.key_values import KeyValuesTable
 from node.state.tables.topic_types import MIXED
-from node.users.rules import Kind
+from node.users.rules import ResourceKind
 from quorumlog.pb.state_pb2 import Command
 from store.record.topic_names import retry_topic
 
@@ -158,7 +158,7 @@ class RouteCalls(Calls):
         members here: tools find groups by it, made or not."""
         groups = {*self._context.state.groups, *self._shared.clients.consumers}
         names = sorted({*self._cluster.topic_names(), *map(retry_topic, groups)})
-        return await self._shared.shown(Kind.TOPIC, names)
+        return await self._shared.shown(ResourceKind.TOPIC, names)
 
     async def topics_of_cluster(self, request: Request) -> Answer:
         """Return the names of the topics of a cluster: none unless it is this one."""

@@ -28,7 +28,7 @@ from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.runtime.accounts import network_of, on_behalf_of
 from node.state.state import PERMISSION_WRITE
 from node.users.calling import calling, require, set_calling
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import QueueRange
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
@@ -101,7 +101,7 @@ class Sends(Calls):
             return await self._send_copy(request, header)
         if self._is_to_be_made(topic):
             _check_topic(topic)
-            require(Action.CREATE, Kind.TOPIC, topic)
+            require(Action.CREATE, ResourceKind.TOPIC, topic)
             self._context.makers.check_topic(topic)
             # The topic of a broker has one queue there.
             is_of_broker = self._names.number_of(topic) is not None

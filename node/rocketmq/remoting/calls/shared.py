@@ -126,7 +126,7 @@ class Shared:
             charge.resize(2 * size_bytes + _FRAGMENT_SIZE_BYTES * len(encoded_rows))
         return encoded_rows
 
-    async def shown(self, kind: rules.Kind, names: Iterable[str]) -> list[str]:
+    async def shown(self, kind: rules.ResourceKind, names: Iterable[str]) -> list[str]:
         """Return the names of a list that its caller may see, in their order."""
         if calling() is None:
             return list(names)

@@ -29,7 +29,7 @@ from node.rocketmq.remoting.protocol.fields import INT32_MAX, QUEUE_ID_MAX, int_
 from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
 from node.state.tables.topic_types import ATTRIBUTE, MIXED, TopicSettings
 from node.users.calling import require
-from node.users.rules import Action, Kind
+from node.users.rules import Action, ResourceKind
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from store.format import CONSUME_QUEUE_UNIT
 from store.record.topic_names import is_of_group, is_reserved
@@ -67,7 +67,7 @@ class TopicAdmin(Calls):
         rows = rows_of(list_of(request.command.body), "topicConfigList")
         for row in rows:
             for action in (Action.CREATE, Action.UPDATE):
-                require(action, Kind.TOPIC, text_in(row, "topicName"))
+                require(action, ResourceKind.TOPIC, text_in(row, "topicName"))
         for row in rows:
             count = max(
                 number_in(row, "readQueueNums", _QUEUE_COUNT_MAX),
@@ -124,7 +124,7 @@ class TopicAdmin(Calls):
     async def all(self, request: Request) -> Answer:
         """Return the settings of all topics, with the queues of one broker name."""
         number, topics = self._shared.number_of(request), dict(self._context.state.topics)
-        names = await self._shared.shown(Kind.TOPIC, sorted(topics))
+        names = await self._shared.shown(ResourceKind.TOPIC, sorted(topics))
         encoded = await self._shared.encoded(
             request, names, lambda name: self._row(name, topics[name], number)
         )

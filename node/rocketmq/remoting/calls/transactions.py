@@ -161,7 +161,7 @@ class TransactionCalls(Calls):
             if not members:
                 return  # No producer is left; the next one's heartbeat begins again.
             message = decode_message(check.records)
-            need = rules.Need(rules.Action.PUB, rules.Kind.TOPIC, message.topic)
+            need = rules.Need(rules.Action.PUB, rules.ResourceKind.TOPIC, message.topic)
             members = [one for one in members if one.user is None or one.user.may(need)]
             if not members:
                 continue  # The question holds the message.
