@@ -77,7 +77,7 @@ class NodeState:
 
     node_id: int
     state: State
-    """`dead`: it ended on its own. `stopped`: by a command, or it was never started."""
+    """`dead`: it ended on its own. `stopped`: by a command or SIGTERM, or it was never started."""
     pid: int | None
     address: str
     peer_address: str
@@ -306,11 +306,20 @@ def end_of(log: Path, exit_code: int | None) -> str:
     return f"{ended}, as by a signal: its log has no error" if exit_code is None else ended
 
 
-def _last_error(log: Path) -> str:
+def has_stopped(log: Path) -> bool:
+    """Whether the last line of a log says that the node stopped as it should."""
+    return '"event": "stopped"' in "".join(_last_lines(log)[-1:])
+
+
+def _last_lines(log: Path) -> list[str]:
     try:
-        lines = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES_READ:]
+        return log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES_READ:]
     except FileNotFoundError:
-        return ""
+        return []
+
+
+def _last_error(log: Path) -> str:
+    lines = _last_lines(log)
     why: list[str] = []
     for line in reversed(lines):
         try:
