@@ -248,7 +248,7 @@ def test_a_node_that_another_command_started_is_found_and_stopped(
     assert states(tmp_path, code=1)[1]["state"] == "stopped"
     local(tmp_path, "start")
     local(tmp_path, "pause", "--node", "1")
-    resume = f"qlog local resume --node 1"
+    resume = "qlog local resume --node 1"
     assert states(tmp_path, code=1)[1]["detail"] == f"it goes on after {resume}"
     local(tmp_path, "resume", "--node", "1")
     process = LocalCluster.open(tmp_path).process(1)
