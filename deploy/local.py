@@ -464,7 +464,8 @@ class LocalCluster:
     def check_stopped(self) -> None:
         """Raise LocalError `local.running` if a node runs."""
         if running := [node_id for node_id in self._nodes if self.is_alive(node_id)]:
-            what = f"node {', '.join(map(str, running))} of {self.directory} runs"
+            one, verb = ("node", "runs") if len(running) == 1 else ("nodes", "run")
+            what = f"{one} {', '.join(map(str, running))} of {self.directory} {verb}"
             raise LocalError("local.running", what, f"stop it first: {self.command('stop')}")
 
     def purge(self, *, keeps_logs: bool = False) -> None:

@@ -259,7 +259,7 @@ def kill(
             if group is not None and group not in cluster.groups:
                 names = ", ".join(cluster.groups)
                 what = f"there is no broker group {group!r}"
-                raise CliError(what, f"there are {names}", "name one", ExitCode.NOT_FOUND)
+                raise CliError(what, f"known are {names}", "name one", ExitCode.NOT_FOUND)
             node = cluster.leader_id(group)
             if not node:
                 do = f"see {cluster.command('status')}"

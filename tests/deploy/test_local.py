@@ -79,6 +79,8 @@ def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
         alive = seen[leader % 3 + 1]
         node_file = Path(alive["directory"], "data", "node.json").read_text("utf-8")
         assert alive["console_address"] == json.loads(node_file)["console_address"]
+        host, port = host_and_port(alive["address"])
+        assert alive["console_address"] == f"{host}:{port + 4}", "it stays over a restart"
         shown = local(root, "status", code=1).stdout
         assert f"http://{seen[min(seen.keys() - {leader})]['console_address']}/\n" in shown
         assert "started 1 node;" in local(root, "start").stdout

@@ -108,7 +108,7 @@ def test_clients_need_no_server_code_and_no_unix() -> None:
         3,
         [
             "error: the server of QuorumLog is not installed, and this needs it",
-            "  why: quorumlog has what clients need, quorumlog-server has the rest "
+            "  why: the package quorumlog has what clients need, quorumlog-server has the rest "
             "(code local.no_server)",
             "  do:  install the wheel of quorumlog-server: pip install quorumlog_server-*.whl",
         ],
