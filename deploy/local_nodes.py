@@ -181,7 +181,8 @@ def node_toml(
     settings: Mapping[str, object],
     relay: Relay | None = None,
 ) -> str:
-    """Return the settings file of a node; `settings` win over what a local cluster chooses."""
+    """Return the settings file of a node; `settings` win over what a local cluster chooses,
+    and None leaves a setting out."""
     own, is_off = nodes[node_id], settings.get("nameserver_listen") == "off"
     listen_host = HOST if own.host == HOST else ANY_HOST
     values: dict[str, object] = {
@@ -198,7 +199,7 @@ def node_toml(
         **settings,
     }
     # Texts, numbers, booleans and lists are written in TOML as in JSON.
-    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items() if value is not None]
     for other, node in nodes.items():
         if node.group != own.group:
             continue

@@ -228,8 +228,11 @@ def status(directory: str | None) -> Printout:
     with _explained():
         cluster = _opened(directory)
         printout = _status(cluster)
-        line = f"The store of node N is in {cluster.directory}/node-N/data."
-        return dataclasses.replace(printout, lines=[line, *printout.lines])
+        lines = [
+            f"The store of node N is in {cluster.directory}/node-N/data.",
+            f"Its log is {cluster.directory}/node-N/log.",
+        ]
+        return dataclasses.replace(printout, lines=[*lines, *printout.lines])
 
 
 @local.command()
