@@ -36,6 +36,7 @@ from deploy.local_nodes import (
     check_free,
     choose_ports,
     end_of,
+    has_stopped,
     inherited_environment,
     node_toml,
     place_nameserver,
@@ -483,7 +484,8 @@ class LocalCluster:
     def check_stopped(self) -> None:
         """Raise LocalError `local.running` if a node runs."""
         if running := [node_id for node_id in self._nodes if self.is_alive(node_id)]:
-            what = f"node {', '.join(map(str, running))} of {self.directory} runs"
+            one, verb = ("node", "runs") if len(running) == 1 else ("nodes", "run")
+            what = f"{one} {', '.join(map(str, running))} of {self.directory} {verb}"
             raise LocalError("local.running", what, f"stop it first: {self.command('stop')}")
 
     def purge(self, *, keeps_logs: bool = False) -> None:
@@ -575,7 +577,8 @@ class LocalCluster:
         state: State = "stopped"
         if process is not None:
             state = "running" if process.is_alive else "dead"
-            if process.exit_code == 0:
+            is_clean = process.exit_code is None and has_stopped(self.log_path(node_id))
+            if process.exit_code == 0 or (state == "dead" and is_clean and not node.is_killed):
                 state = "stopped"
         http = f"{node.status_host}:{node.http_port}"
         described = NodeState(
@@ -593,7 +596,8 @@ class LocalCluster:
         console = node_process(self.node_directory(node_id) / "data").get("console_address")
         described = replace(described, console_address=console or "")
         if process.is_paused:
-            return replace(described, state="paused")
+            resume = f"{self.command('resume')} --node {node_id}"
+            return replace(described, state="paused", detail=f"it goes on after {resume}")
         answer = ask(http, "/status", self.node_directory(node_id) / "data")
         origin = "runs, not started by qlog local; " if process.is_strange else ""
         if answer is None or answer.get("pid") != process.pid:

@@ -25,6 +25,8 @@ PORTS_PER_NODE: Final = 10
 NAMESERVER_COUNT: Final = 3
 FRAMED_PORT_DISTANCE: Final = 1_000
 """From the port of a node's client service to that of its framed one: the node's own default."""
+CONSOLE_PORT_DISTANCE: Final = 4
+"""To that of its pages for a browser."""
 ROCKETMQ_NAMESERVER_PORT: Final = 9_876
 """Port of a name server of RocketMQ; further nodes have the next ones."""
 ROCKETMQ_PORT: Final = 10_911
@@ -83,7 +85,7 @@ class NodeState:
 
     node_id: int
     state: State
-    """`dead`: it ended on its own. `stopped`: by a command, or it was never started."""
+    """`dead`: it ended on its own. `stopped`: by a command or SIGTERM, or it was never started."""
     pid: int | None
     address: str
     peer_address: str
@@ -185,7 +187,8 @@ def node_toml(
     settings: Mapping[str, object],
     relay: Relay | None = None,
 ) -> str:
-    """Return the settings file of a node; `settings` win over what a local cluster chooses."""
+    """Return the settings file of a node; `settings` win over what a local cluster chooses,
+    and None leaves a setting out."""
     own, is_off = nodes[node_id], settings.get("nameserver_listen") == "off"
     listen_host = HOST if own.host == HOST else ANY_HOST
     values: dict[str, object] = {
@@ -197,11 +200,12 @@ def node_toml(
         "listen": f"{listen_host}:{own.address_port}",
         "peer_listen": f"{listen_host}:{own.peer_port}",
         "http_listen": f"{listen_host}:{own.http_port}",
+        "console_listen": f"{listen_host}:{own.address_port + CONSOLE_PORT_DISTANCE}",
         **({} if is_off else _nameserver_settings(own, nodes.values())),
         **settings,
     }
     # Texts, numbers, booleans and lists are written in TOML as in JSON.
-    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items() if value is not None]
     for other, node in nodes.items():
         if node.group != own.group:
             continue
@@ -256,18 +260,18 @@ def _nameserver_settings(own: LocalNode, nodes: Iterable[LocalNode]) -> dict[str
 
 
 def choose_ports(nodes: int, base_port: int | None) -> list[tuple[int, int, int, int]]:
-    """Return the ports of each node: client service, peer link, HTTP, name server. That of the
-    framed client service is free as well."""
+    """Return the ports of each node: client service, peer link, HTTP, name server. Those of the
+    framed client service and of the console are free as well."""
     if base_port is None:
-        addresses = free_ports(nodes, beside=[FRAMED_PORT_DISTANCE])
+        addresses = free_ports(nodes, beside=[CONSOLE_PORT_DISTANCE, FRAMED_PORT_DISTANCE])
         free = free_ports(3 * nodes)
         return list(zip(addresses, free[0::3], free[1::3], free[2::3], strict=True))
     ports = [base_port + PORTS_PER_NODE * n for n in range(nodes)]
-    if base_port < 1 or ports[-1] + 3 > _PORT_MAX:
-        what = f"ports {base_port} to {ports[-1] + 3} do not exist"
+    if base_port < 1 or ports[-1] + CONSOLE_PORT_DISTANCE > _PORT_MAX:
+        what = f"ports {base_port} to {ports[-1] + CONSOLE_PORT_DISTANCE} do not exist"
         raise LocalError("local.bad_port", what, "use a --port from 1024 to 65000")
     for first in ports:
-        check_free(range(first, first + 4), "use another --port, or none")
+        check_free(range(first, first + CONSOLE_PORT_DISTANCE + 1), "use another --port, or none")
     return [(first, first + 1, first + 2, first + 3) for first in ports]
 
 
@@ -324,11 +328,20 @@ def end_of(log: Path, exit_code: int | None) -> str:
     return f"{ended}, as by a signal: its log has no error" if exit_code is None else ended
 
 
-def _last_error(log: Path) -> str:
+def has_stopped(log: Path) -> bool:
+    """Whether the last line of a log says that the node stopped as it should."""
+    return '"event": "stopped"' in "".join(_last_lines(log)[-1:])
+
+
+def _last_lines(log: Path) -> list[str]:
     try:
-        lines = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES_READ:]
+        return log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES_READ:]
     except FileNotFoundError:
-        return ""
+        return []
+
+
+def _last_error(log: Path) -> str:
+    lines = _last_lines(log)
     why: list[str] = []
     for line in reversed(lines):
         try:

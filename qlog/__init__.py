@@ -12,6 +12,7 @@ command, and `qlog.reference` writes docs/cli.md from the help.
 import gc
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -209,15 +210,24 @@ class LazyGroup(click.Group):
         """Import the command of that name; None if there is none."""
         if cmd_name in self.lazy:
             lazy = self.lazy[cmd_name]
-            if ctx.resilient_parsing and lazy.is_of_server and is_server_missing():
-                return click.Command(cmd_name, short_help=lazy.summary)  # For completion.
-            return lazy.load()
+            return _placeholder(cmd_name, lazy) if cmd_name in self._absent() else lazy.load()
         return super().get_command(ctx, cmd_name)
+
+    def _absent(self) -> list[str]:
+        of_server = [name for name, lazy in self.lazy.items() if lazy.is_of_server]
+        return of_server if is_server_missing() else []
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the text without the examples of commands that are not installed."""
+        whole, absent = self.help or "", self._absent()
+        examples = re.compile(rf"^ +qlog (?:{'|'.join(absent)}) .*\n", re.MULTILINE)
+        self.help = examples.sub("", whole) if absent else whole
+        super().format_help_text(ctx, formatter)
+        self.help = whole
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the lists of commands without importing those that are lazy."""
-        of_server = [name for name, lazy in self.lazy.items() if lazy.is_of_server]
-        absent = of_server if is_server_missing() else []
+        absent = self._absent()
         width = max(map(len, self.list_commands(ctx)))
         for title, names in (self.sections or {"Commands": self.list_commands(ctx)}).items():
             rows = [
@@ -285,6 +295,20 @@ class LazyGroup(click.Group):
             return report(error, sys.argv[1:] if args is None else args)
         # Click hands ctx.exit(code) back as a result too, so an int is always an exit code.
         return result if isinstance(result, int) else ExitCode.OK
+
+
+def _placeholder(name: str, lazy: LazyCommand) -> click.Command:
+    """Return the place of a command of the server that is not installed: it has a help."""
+    text = f"{lazy.summary}\n\nNeeds quorumlog-server, which is not installed."
+    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    return click.Command(
+        name,
+        {"ignore_unknown_options": True},
+        lambda words: enter_server(),
+        [words],
+        help=text,
+        short_help=lazy.summary,
+    )
 
 
 def _whole_summary(command: click.Command, _limit: int = 0) -> str:

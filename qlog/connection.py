@@ -26,7 +26,7 @@ from qlog.transport import TOKEN_VARIABLE, token_file, transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls, TlsCredentials
 from quorumlog.command_errors import CliError, ExitCode, nearest
-from quorumlog.errors import PemFileError, QuorumlogError, UnavailableError
+from quorumlog.errors import DeadlineError, PemFileError, QuorumlogError, UnavailableError
 from quorumlog.foreign_text import shown
 from quorumlog.local_cluster import (
     CAUSES,
@@ -275,7 +275,7 @@ async def connected(
     is_connected = False
     try:
         async with (
-            _waiting(line) as is_over,
+            _waiting(line) as say,
             quorumlog.connect(
                 servers,
                 timeout_ms=timeout_ms,
@@ -286,12 +286,17 @@ async def connected(
             ) as client,
         ):
             is_connected = True
-            is_over()
+            say("")
+            client._cluster.on_search = say
             try:
                 yield client
             except QuorumlogError as error:
                 await propose(client, error)
                 raise
+    except DeadlineError as error:
+        if error.cause and origin == _OF_LOCAL and not is_server_missing():
+            error.remedy = "start them: qlog local start; see qlog local status"
+        raise
     except UnavailableError as error:
         if error.code == UnavailableError.code and not error.cause:
             error.cause = f"no node of {origin} could be reached, or a connection to one broke"
@@ -312,19 +317,27 @@ async def connected(
 
 
 @asynccontextmanager
-async def _waiting(text: str) -> AsyncIterator[Callable[[], None]]:
-    """Show a line on a terminal's stderr from 0.3 s on, until the function that is yielded is
-    called or the block ends. A shell that completes a word has no command, and no line."""
+async def _waiting(first: str) -> AsyncIterator[Callable[[str], None]]:
+    """Yield a function that takes what the command waits for, after a first text: a line on a
+    terminal's stderr from 0.3 s on, until it gets an empty text or the block ends. A shell that
+    completes a word has no command, and no line."""
     command = click.get_current_context(silent=True)
+    texts = [""]
     with ExitStack() as stack:
 
         def show() -> None:
-            stack.enter_context(line_shown())(text)
+            stack.enter_context(line_shown())(texts[0])
 
-        if command is not None and sys.stderr.isatty():
-            waiting = asyncio.get_running_loop().call_later(_SILENT_S, show)
-            stack.callback(waiting.cancel)
-        yield stack.close
+        def say(text: str) -> None:
+            if not text:
+                stack.close()
+            elif not texts[0] and command is not None and sys.stderr.isatty():
+                waiting = asyncio.get_running_loop().call_later(_SILENT_S, show)
+                stack.callback(waiting.cancel)
+            texts[0] = text
+
+        say(first)
+        yield say
 
 
 async def propose(client: "Client", error: QuorumlogError) -> None:

@@ -215,7 +215,7 @@ def table_parts(
     if right is None:
         right = {c for c in columns if rows and all(_is_number(r[c]) or r[c] is None for r in rows)}
     cells = {column: [cell(row[column]) for row in rows] for column in columns}
-    widths = {c: max(map(_width, [c, *texts])) for c, texts in cells.items()}
+    widths = {c: max(map(width_of, [c, *texts])) for c, texts in cells.items()}
     if width is None or _sum(widths.values()) <= width:
         return [_part(cells, widths, columns, right)]
     chosen = [c for c in columns if not rows or any(text not in ("", "-") for text in cells[c])]
@@ -227,7 +227,7 @@ def table_parts(
     parts, part = [], list(keys)
     for column in (c for c in chosen if c not in keys):
         room = width - _sum(widths[c] for c in part) - (len(_GAP) if part else 0)
-        longest = max(map(_width, " ".join([column, *cells[column]]).split()))
+        longest = max(map(width_of, " ".join([column, *cells[column]]).split()))
         if widths[column] > room and max(longest, _ROOM_MIN) > room and len(part) > len(keys):
             parts.append(part)
             part = list(keys)
@@ -272,7 +272,7 @@ def _part(
         for line in zip_longest(*folded, fillvalue=""):
             padded = []
             for column, text in zip(columns, line, strict=True):
-                pad = " " * (widths[column] - _width(text))
+                pad = " " * (widths[column] - width_of(text))
                 padded.append(pad + text if column in right else text + pad)
             lines.append((_GAP.join(padded).rstrip(), number))
     return lines
@@ -280,22 +280,22 @@ def _part(
 
 def wrapped(text: str, room: int | None) -> list[str]:
     """Return a text as lines of at most `room` columns, without a limit as one."""
-    if room is None or _width(text) <= room:
+    if room is None or width_of(text) <= room:
         return [text]
     lines = [""]
     for word in text.split(" "):
         line = f"{lines[-1]} {word}" if lines[-1] else word
-        if _width(line) <= room:
+        if width_of(line) <= room:
             lines[-1] = line
             continue
         lines.append(word)
-        while _width(lines[-1]) > room:
+        while width_of(lines[-1]) > room:
             cut = max(room if word.isascii() else room // 2, 1)
             lines[-1:] = [lines[-1][:cut], lines[-1][cut:]]
     return [line for line in lines if line]
 
 
-def _width(text: str) -> int:
+def width_of(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)

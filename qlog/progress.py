@@ -20,6 +20,8 @@ from quorumlog.standard_output import styled
 Show = Callable[[str, float, float | None], None]
 """Call with the name of a step, the amount done, and the total (None: unknown)."""
 _NAME_LENGTH_MAX: Final = 60
+_above_bars: Final[list[Callable[[str], None]]] = []
+"""Writes a line above the bars that are on the terminal now."""
 
 
 def show_nothing(_what: str, _done: float, _total: float | None) -> None:
@@ -52,10 +54,14 @@ def lines_shown() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def line_shown() -> Iterator[Callable[[str], None]]:
-    """Yield a function that overwrites a line on stderr, a terminal; the line goes at the end."""
+    """Yield a function that overwrites a line on stderr, a terminal; the line goes at the end.
+    A line above bars stays."""
 
     def show(text: str) -> None:
-        print(f"\r\033[K{text}", end="", flush=True, file=styled(sys.stderr))
+        if not _above_bars:
+            print(f"\r\033[K{text}", end="", flush=True, file=styled(sys.stderr))
+        elif text:
+            _above_bars[-1](text)
 
     try:
         yield show
@@ -95,6 +101,7 @@ def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
         *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
     ) as bars:
         tasks: dict[str, TaskID] = {}
+        _above_bars.append(lambda text: console.print(text, markup=False, highlight=False))
 
         def show(what: str, done: float, total: float | None) -> None:
             known = total or None
@@ -103,7 +110,10 @@ def progress_bars(*, beside_output: bool = False) -> Iterator[Show]:
                 tasks[what] = bars.add_task(name, total=known, numbers="")
             bars.update(tasks[what], completed=done, total=known, numbers=_numbers(done, total))
 
-        yield show
+        try:
+            yield show
+        finally:
+            _above_bars.pop()
 
 
 def _goes_into_file() -> bool:

@@ -22,7 +22,7 @@ MEANINGS: Final[dict[str, str]] = {
     "client.framed_port_of_other_node": "The framed port of a node belongs to another node.",
     "client.internal": "A defect of the client: the message was not sent.",
     "client.no_descriptors": "The process has too few file descriptors left to connect.",
-    "client.no_framed_port": "The node has no framed port, or it is not reached.",
+    "client.no_framed_port": "The node has no framed port.",
     "client.no_package": "A Python package that the call needs is not installed.",
     "client.offsets_file": "The file of a consumer's offsets cannot be written.",
     "client.offsets_in_use": "Another consumer stores its offsets in the same file.",
@@ -63,7 +63,7 @@ MEANINGS: Final[dict[str, str]] = {
 }
 
 _RETRYABLE: Final = {
-    *("bench.run_under_way", "client.no_descriptors", "client.no_framed_port", "ha.busy"),
+    *("bench.run_under_way", "client.no_descriptors", "ha.busy"),
     *("node.fetch_failed", "node.port_taken"),
 }
 

@@ -407,6 +407,8 @@ def from_status(status: str, details: str, address: str) -> QuorumlogError:
         return TooLargeError(f"{text}; send or ask for less at once")
     if status == "UNAVAILABLE" and "failed to connect" in details:
         cause = details.rpartition("Failed to connect to remote host: ")[2]
+        if "SETTINGS frame" in details:
+            cause = "it hangs, as a paused node does"
         text = f"{address}: {cause.removeprefix('connect: ')}"
         error = UnavailableError(f"{text}; is the node running?")
         if "Failed parsing HTTP/2" in details or "Socket closed" in details:

@@ -23,7 +23,7 @@ _IS_LINUX: Final = sys.platform.startswith("linux")
 CAUSES: Final = {
     "local.bad_count": "a local cluster has few nodes, and each group as many as the others",
     "local.bad_directory": "a local cluster cannot have its files there",
-    "local.bad_port": "each node needs four ports in a row, and other ports are not free to choose",
+    "local.bad_port": "each node needs five ports in a row, and other ports are not free to choose",
     "local.damaged": "another program wrote the file, or the disk lost a part of it",
     "local.died": "the process of the node has ended, and its log says why",
     "local.exists": "a directory holds one cluster",
@@ -31,7 +31,7 @@ CAUSES: Final = {
     "local.no_home": "the default directory is in the home directory",
     "local.no_node": "the cluster was made without that node",
     "local.no_room": "the disk has less free space than a node needs",
-    "local.no_server": "quorumlog has what clients need, quorumlog-server has the rest",
+    "local.no_server": "the package quorumlog has what clients need, quorumlog-server has the rest",
     "local.none": "'qlog local start' has made none there",
     "local.not_running": "only a node that runs can be killed, paused and resumed",
     "local.not_ready": "a node is ready when it has a leader and has caught up with it",

@@ -174,6 +174,8 @@ def engine_job(as_json: bool, directory: str | None, source: str | None, seed: i
     place = JobDirectory.make(directory)
     with place.undone(), job_progress() as begin_step:
         place.say(seed)
+        if source is None:
+            click.echo("It has about 860,000 lines, and takes 1 to 3 minutes.", err=True)
         summary = run_job(place.path, source or standard_library(), seed, begin_step)
     return summary.end(place, as_json=as_json)
 

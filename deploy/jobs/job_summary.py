@@ -61,8 +61,12 @@ class JobDirectory:
         """Remove a directory that was made here if the work in the block is interrupted."""
         try:
             yield
-        except KeyboardInterrupt:
-            self.remove_temporary()
+        except BaseException as error:
+            met: BaseException | None = error
+            while met is not None and not isinstance(met, KeyboardInterrupt):
+                met = met.__context__  # Bars cannot be drawn on a terminal that is closed.
+            if met is not None:
+                self.remove_temporary()
             raise
 
     def remove_temporary(self) -> str | None:
@@ -261,7 +265,7 @@ class MainJobSummary(JobSummary):
                 f"  export QUORUMLOG_SERVER={kept}",
                 f"  export {DIRECTORY_VARIABLE}={shlex.quote(os.path.abspath(s.directory or ''))}",
                 f"  {qlog} cluster status",
-                f"  {qlog} consume json --from first --until end | head",
+                f"  {qlog} consume json --until end -o raw | head",
                 f"  {qlog} message query json --key json/decoder.py",
                 f"  {qlog} local kill --leader; {qlog} cluster status",
                 "End the nodes, and remove their files:",

@@ -35,6 +35,7 @@ _OF_SERVICE: Final = re.compile(
 )
 """Begins what Kubernetes tells each pod of a Service `quorumlog` or `quorumlog-...`: NAME=value."""
 _VALUE_LENGTH_MAX: Final = 60
+_NOT_SET: Final = "is not set"
 
 
 class ConfigProblem(NamedTuple):
@@ -91,6 +92,7 @@ def load(
     problems: list[ConfigProblem] = []
     file = file or environment.get(FILE_VARIABLE) or None
     layers = [] if file is None else [_from_file(Path(file), problems)]
+    is_unread = bool(problems)
     layers.append(_from_environment(environment, problems))
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     names = {name: f"no-{name}" if value is False else name for name, value in given.items()}
@@ -105,6 +107,8 @@ def load(
     for key in [key for key in values if key not in Settings.model_fields]:
         problems.append(_unknown(key, values.pop(key), origins.pop(key), Settings.model_fields))
     settings, bad = _validated(values, origins, problems)
+    if is_unread:  # What the file may set is not missing.
+        problems = [one for one in problems if one.what != _NOT_SET]
     for conflict in [] if settings is None else conflicts(settings):
         tops = [key.partition(".")[0] for key in conflict.keys]
         if bad.isdisjoint(tops):
@@ -144,15 +148,25 @@ def _from_file(path: Path, problems: list[ConfigProblem]) -> _Layer:
                 what = "a whole number has more than 4,300 digits"
         problems.append(ConfigProblem("config", "", str(path), what, do))
         return {}, {}
-    return values, {key: f"{path}{_line(text, key)}" for key in values}
+    origins = {key: f"{path}{_line(text, key)}" for key in values}
+    for key, value in values.items():
+        for name, table in value.items() if isinstance(value, dict) else ():
+            for inner in table if isinstance(table, dict) else ():
+                if line := _line(text, inner, f"{key}.{name}"):
+                    origins[f"{key}.{name}.{inner}"] = f"{path}{line}"
+    return values, origins
 
 
-def _line(text: str, key: str) -> str:
-    """Return `:12` for the line that sets a key; empty if the key is written in an unusual way."""
+def _line(text: str, key: str, table: str = "") -> str:
+    """Return `:12` for the line that sets a key, in a table of that name; empty if either is
+    written in an unusual way."""
     mark = re.compile(rf"\s*(?:\[\s*)?[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
+    head = re.compile(rf"\s*\[\s*{re.escape(table)}\s*\]")
+    is_there = not table
     for number, line in enumerate(text.splitlines(), 1):
-        if mark.match(line):
+        if is_there and mark.match(line):
             return f":{number}"
+        is_there = is_there or bool(head.match(line))
     return ""
 
 
@@ -199,14 +213,20 @@ def _validated(
 def _of_detail(detail: ErrorDetails, origins: Mapping[str, str]) -> ConfigProblem:
     location = [part for part in detail["loc"] if part != "[key]"]
     key = ".".join(map(str, location))
-    origin = origins.get(str(location[0]), "nowhere")
+    origin = origins.get(key) or origins.get(str(location[0]), "nowhere")
     if detail["type"] == "extra_forbidden":
+        if location[-1] in Settings.model_fields:
+            what, do = (
+                f"it stands under [{key.rpartition('.')[0]}]",
+                "move it above the first table",
+            )
+            return ConfigProblem(key, _written(detail["input"]), origin, what, do)
         names = Peer.model_fields
         close = difflib.get_close_matches(str(location[-1]), names, n=1)
         do = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
         return ConfigProblem(key, _written(detail["input"]), origin, "unknown key", do)
     if detail["type"] == "missing":
-        what = "is not set"
+        what = _NOT_SET
         if len(location) > 1:
             return ConfigProblem(key, "", origin, what, "add it")
         flag = f"--{key.replace('_', '-')}"

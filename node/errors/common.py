@@ -359,7 +359,10 @@ class TopicExistsError(NodeError):
     """The topic to be created exists already. The state is unchanged."""
 
     code, status = "node.topic_exists", "ALREADY_EXISTS"
-    text = "topic {topic!r} exists with {queue_count} queues; use it, or take another name"
+    text = (
+        "topic {topic!r} exists with {queue_count} queues; use it, take another name, or run 'qlog "
+        "topic create {topic} --queues N --exist-ok' to have more"
+    )
     topic: str
     queue_count: int
 

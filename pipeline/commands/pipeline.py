@@ -37,7 +37,7 @@ def pipeline() -> None:
     """Run a job on Spark, in this process or on a cluster.
 
     Spark runs embedded, on all cores, unless --master names a cluster. Needs Java 17 and the extra
-    `spark`: pip install 'quorumlog[spark]'. `python -m pipeline` is the same as `qlog pipeline`.
+    `spark`: pip install 'quorumlog[spark]'.
 
     \b
     Examples:

@@ -260,7 +260,7 @@ def _check_there(contexts: Contexts, name: str) -> None:
     if name not in names:
         raise CliError(
             f"there is no context {name!r}",
-            f"there are {', '.join(names)}",
+            f"known are {', '.join(names)}",
             nearest(name, names) + f"make it: qlog context create {name} --server HOST:PORT",
             ExitCode.NOT_FOUND,
         )

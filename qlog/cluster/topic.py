@@ -186,8 +186,9 @@ async def set_rates(
 async def stats(client: "Client", name: str) -> Printout:
     """Show how large the messages of a topic are.
 
-    Counted by the leader of each broker group since its process started; a batch counts by the mean
-    size of its records, headers and properties included. One result a broker group.
+    Counted by the leader of each broker group since its process started, without those that other
+    leaders took; a batch counts by the mean size of its records, headers and properties included.
+    One result a broker group.
 
     \b
     Keys of -o json:
@@ -204,7 +205,7 @@ async def stats(client: "Client", name: str) -> Printout:
         {**sizes.to_dict(), "mean_size_bytes": sizes.size_bytes // max(sizes.record_count, 1)}
         for sizes in await client.admin.topic_sizes(name)
     ]
-    return Printout(rows, table=rows)
+    return Printout(rows, table=rows, lines=["Messages that other leaders took are not counted."])
 
 
 @topic.command()

@@ -7,7 +7,9 @@ form of a message is consume_output's.
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ from qlog.messages.template import Template
 from qlog.parsed import Parsed, parse_time
 from qlog.progress import Show, progress_bars
 from quorumlog.command_errors import ExitCode
+from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from quorumlog.records.queues import Queue
 
 _COMMIT_INTERVAL_S = 1.0
+_SILENT_S = 1.0
 _END_POLL_S = 0.1
 _LAST_WRITE_S = 1.0
 _POP_WAIT_S = 20.0
@@ -253,7 +257,7 @@ async def _consume(
     job: Job, group: str | None, by_pop: bool, server: str | None, output: OutputFormat
 ) -> int:
     with stop_on_signals() as stop, progress_bars(beside_output=True) as show:
-        async with connected(server) as client:
+        async with connected(server) as client, _waiting_said(job):
             with_groups = len(client.broker_groups) > 1
             async with MessageWriter.opened(
                 output, template=job.template, with_groups=with_groups
@@ -269,6 +273,23 @@ async def _consume(
             job.until is not None or job.max_count is not None or writer.is_stuck
         )
     return ExitCode.INTERRUPTED if is_cut_short else ExitCode.OK
+
+
+@asynccontextmanager
+async def _waiting_said(job: Job) -> AsyncIterator[None]:
+    """Say on a terminal that messages are waited for, if none came within a second."""
+
+    def say() -> None:
+        if not job.done_count:
+            click.echo("\r\033[Kwaiting for messages; Ctrl-C ends", file=styled(sys.stderr))
+
+    is_said = job.until is None and sys.stderr.isatty()
+    timer = asyncio.get_running_loop().call_later(_SILENT_S, say) if is_said else None
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 async def _pop(client: "Client", job: Job, group: str, writer: MessageWriter, show: Show) -> None:

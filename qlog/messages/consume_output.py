@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from qlog.connection import Reader
 from qlog.message_rows import body_text, message_row, plain_body, time_text
 from qlog.messages.template import Template
-from qlog.output import cell, line_width, to_json, wrapped
+from qlog.output import cell, line_width, to_json, width_of, wrapped
 from quorumlog.foreign_text import shown_lines
 from quorumlog.standard_output import encoded
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from quorumlog.records.message import Message
 
 _WIDTHS = {
-    "broker_group": 12, "queue": 5, "offset": 10, "stored": 24, "tag": 10, "key": 16, "body": 0,
+    "broker_group": 12, "queue_id": 8, "queue_offset": 12, "store_time": 24, "tag": 6, "key": 8,
+    "body": 0,
 }  # fmt: skip
 
 
@@ -123,9 +124,9 @@ def _columns(message: "Message", with_group: bool) -> dict[str, str]:
     body, _ = body_text(plain_body(message)[0])
     return {
         **({"broker_group": message.broker_group} if with_group else {}),
-        "queue": str(message.queue_id),
-        "offset": str(message.queue_offset),
-        "stored": time_text(message.store_unix_ms),
+        "queue_id": str(message.queue_id),
+        "queue_offset": str(message.queue_offset),
+        "store_time": time_text(message.store_unix_ms),
         "tag": cell(message.tag),
         "key": cell(message.key),
         "body": cell(body),
@@ -136,11 +137,11 @@ def _table_line(columns: dict[str, str]) -> str:
     """Return a line of fixed widths: later values are unknown. Longer values push the rest; what is
     wider than a terminal has its body below."""
     texts = [
-        text.rjust(_WIDTHS[name]) if name in ("queue", "offset") else text.ljust(_WIDTHS[name])
+        text.rjust(_WIDTHS[name]) if name.startswith("queue") else text.ljust(_WIDTHS[name])
         for name, text in columns.items()
     ]
     line, width = "  ".join(texts).rstrip(), line_width()
-    if width is None or len(wrapped(line, width)) == 1:
+    if width is None or width_of(line) <= width:
         return line + "\n"
     lines = wrapped("  ".join(texts[:-1]).rstrip(), width)
     return "".join(

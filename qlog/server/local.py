@@ -239,8 +239,11 @@ def status(directory: str | None) -> Printout:
     with _explained():
         cluster = _opened(directory)
         printout = _status(cluster)
-        line = f"The store of node N is in {cluster.directory}/node-N/data."
-        return dataclasses.replace(printout, lines=[line, *printout.lines])
+        lines = [
+            f"The store of node N is in {cluster.directory}/node-N/data.",
+            f"Its log is {cluster.directory}/node-N/log.",
+        ]
+        return dataclasses.replace(printout, lines=[*lines, *printout.lines])
 
 
 @local.command()
@@ -270,7 +273,7 @@ def kill(
             if group is not None and group not in cluster.groups:
                 names = ", ".join(cluster.groups)
                 what = f"there is no broker group {group!r}"
-                raise CliError(what, f"there are {names}", "name one", ExitCode.NOT_FOUND)
+                raise CliError(what, f"known are {names}", "name one", ExitCode.NOT_FOUND)
             node = cluster.leader_id(group)
             if not node:
                 do = f"see {cluster.command('status')}"

@@ -15,8 +15,9 @@ from node.config.load import ConfigError, load
 from node.config.settings import Settings
 from node.runtime.fail_stop import EXIT_BAD_CONFIG
 from qlog import paused_collector
+from qlog.output import print_text
 from qlog.server.settings import as_cli_error, settings_options
-from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.command_errors import CliError, ExitCode, report
 from quorumlog.standard_output import styled
 
 _UNIT_CONFIG: Final = "/etc/quorumlog/node.toml"
@@ -52,7 +53,7 @@ def serve(file: str | None, print_unit: bool, **flags: Any) -> int:
             return ExitCode.OK
         loaded = load(file, flags)
     except ConfigError as error:
-        click.echo(str(as_cli_error(error)), err=True)
+        report(as_cli_error(error))
         return EXIT_BAD_CONFIG
     with paused_collector():
         from node.lifecycle import run
@@ -88,7 +89,7 @@ def _unit(file: str | None, flags: dict[str, Any]) -> str:
     for path in (Path(sys.executable), Path(__file__).parents[1], config):
         if hidden := _below(_HIDDEN, path):
             remedy = "move it out of /home, /root and /tmp"
-            click.echo(f"note: the unit hides {hidden} from its node; {remedy}", err=True)
+            print_text(f"note: the unit hides {hidden} from its node; {remedy}", err=True)
     return (
         Path(__file__)
         .with_name("quorumlog.service")

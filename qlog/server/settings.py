@@ -43,7 +43,7 @@ def as_cli_error(error: ConfigError) -> CliError:
     return CliError(
         what=head,
         why=rest[0] if rest else "",
-        do="correct them; docs/configuration.md lists every setting",
+        do="correct them; 'qlog serve --help' and docs/configuration.md list every setting",
         exit_code=ExitCode.USAGE,
         others=tuple(rest[1:]),
     )

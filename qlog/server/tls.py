@@ -94,7 +94,7 @@ def dev(directory: Path, hosts: tuple[str, ...], output: Format) -> int:
         return ExitCode.OK
     click.echo(f"# until {authority.ends:%Y-%m-%d}, not for production")
     click.echo(f"# for {', '.join(hosts)}")
-    click.echo("# into node.toml of each node:")
+    click.echo("# into node.toml of each node, above the first [peers.N]:")
     for name, value in settings.items():
         click.echo(f"{name} = {'true' if value is True else _quoted(str(value))}")
     click.echo("# or three nodes on this machine:")

@@ -24,7 +24,7 @@ from quorumlog.cluster.calls import Calls
 from quorumlog.cluster.channels import Channels, Credentials
 from quorumlog.cluster.full_disks import FullDisks
 from quorumlog.cluster.retry import Backoff, Deadline
-from quorumlog.cluster.routes import BOOTSTRAP_MAX, Route, Router
+from quorumlog.cluster.routes import BOOTSTRAP_MAX, OnSearch, Route, Router
 from quorumlog.cluster.transport import Transport
 from quorumlog.errors import (
     ConnectTimeoutError,
@@ -86,6 +86,7 @@ class BrokerGroups:
         self.bootstrap = tuple(bootstrap)
         self.on_change: list[Callable[[], None]] = []
         """Called when a group came, was left out, went away or is back."""
+        self.on_search: OnSearch = lambda _: None
         self._credentials = credentials
         self._transport: Transport = transport
         self._token = token
@@ -262,9 +263,19 @@ class BrokerGroups:
         def on_route(answer: log_pb2.RouteResponse, address: str) -> None:
             self._on_route(group, answer, address)
 
+        def on_search(text: str) -> None:
+            self.on_search(text)
+
         channels = Channels(self._credentials, self._transport, self._token)
-        disks = self._full_disks
-        router = Router(channels, disks, addresses, cluster_id, group=name, on_route=on_route)
+        router = Router(
+            channels,
+            self._full_disks,
+            addresses,
+            cluster_id,
+            group=name,
+            on_route=on_route,
+            on_search=on_search,
+        )
         group = BrokerGroup(router, Calls(router), is_pointed_at=is_pointed_at)
         return group
 

@@ -225,7 +225,7 @@ class _Attempts:
         except QuorumlogError as error:
             if self._may_be_applied and error.retryable:
                 raise self._late(error) from error
-            if self._last is not None and isinstance(error, DeadlineError):
+            if self._last is not None and isinstance(error, DeadlineError) and not error.cause:
                 raise self._late(self._last) from error  # It says more than the last search.
             raise self._final(error) from None
 

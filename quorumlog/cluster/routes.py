@@ -74,6 +74,7 @@ class _Round:
     leader_id: int = 0
     leader_address: str = ""
     answered: set[int] = field(default_factory=set)  # Node ids.
+    silent: set[str] = field(default_factory=set)  # Addresses.
     last_error: QuorumlogError | None = None
     is_final: bool = False  # The error is final: asking again does not help.
 
@@ -84,6 +85,8 @@ class _Round:
             self.leader_id, self.leader_address = leader_id, address
 
 
+OnSearch = Callable[[str], None]
+"""Called with what a search for a leader waits for, and with an empty text at its end."""
 OnRoute = Callable[[log_pb2.RouteResponse, str], None]
 """Called with each answer, and its address; an empty address means a node of this group."""
 
@@ -100,6 +103,7 @@ class Router:
         *,
         group: str = "",
         on_route: OnRoute | None = None,
+        on_search: OnSearch = lambda _: None,
     ) -> None:
         """`group` empty: the group of the first node that answers."""
         if not 0 < len(bootstrap) <= BOOTSTRAP_MAX:
@@ -113,7 +117,7 @@ class Router:
         self.answered_s = 0.0  # Time of the group's last answer, on the monotonic clock.
         self.searches = self.questions = self.leader_changes = 0
         """Counts since the start of the client."""
-        self._on_route = on_route
+        self._on_route, self._on_search = on_route, on_search
         self._strangers: set[str] = set()  # Addresses in `bootstrap` of nodes of other groups.
         self.nodes: dict[int, str] = {}
         self.term = 0
@@ -132,6 +136,7 @@ class Router:
         self.is_final = False
         """Whether the last search failed for a reason that waiting does not remove. See _Round."""
         self._is_answered = False  # A node answered in the last round.
+        self._silent: list[str] = []  # Nodes that did not, a half of all or more.
 
     # State.
 
@@ -191,11 +196,23 @@ class Router:
             if address:
                 return self.channels.get(address)
             if deadline.has_passed:
+                if self._silent:
+                    raise self._no_leader(deadline)
                 what = f"finding the leader{self.where}"
                 raise deadline.error(what, self._last_error, attempts=0)
             await self._wait_for_search(deadline, until_found=True)
             if self.is_final and self._last_error is not None:
                 raise self._last_error
+
+    def _no_leader(self, deadline: Deadline) -> DeadlineError:
+        """Return the error of a search that a half of the nodes or more did not answer."""
+        verb = "does" if len(self._silent) == 1 else "do"
+        cause = f"{' and '.join(self._silent)} {verb} not answer"
+        what = f"no node led{self.where} within {deadline.timeout_ms:.0f} ms: {cause}"
+        do = "start one of them, or look at the cluster (qlog cluster status)"
+        error = DeadlineError(f"{what}; {do}")
+        error.cause = cause
+        return error
 
     def leader_failed(self, address: str) -> None:
         """Suspect the leader at `address`, which broke its connection or denied to lead; search."""
@@ -239,11 +256,19 @@ class Router:
             task.result()
 
     async def _search(self, deadline: Deadline, until_found: bool) -> None:
+        try:
+            await self._find(deadline, until_found)
+        finally:
+            self._on_search("")
+
+    async def _find(self, deadline: Deadline, until_found: bool) -> None:
         while True:
             present = self.leader_address
             poll = await self._ask_all("" if until_found else present)
             self._last_error, self.is_final = poll.last_error, poll.is_final
             self._is_answered = bool(poll.answered)
+            silent = [one for one in self.nodes.values() if one in poll.silent]
+            self._silent = silent if 2 * len(silent) >= len(self.nodes) else []
             if self.leader_address != present:
                 return  # A hint was faster.
             if poll.leader_address:
@@ -253,6 +278,11 @@ class Router:
                 return
             if not until_found or poll.is_final or deadline.has_passed:
                 return
+            count = f": {len(self._silent)} of {len(self.nodes)} do not answer"
+            self._on_search(
+                f"no node leads{self.where}{count if self._silent else ''}; "
+                f"{deadline.timeout_ms / 1000:g} s at most"
+            )
             pause_ms = self._random.uniform(POLL_MIN_MS, POLL_MAX_MS)
             await asyncio.sleep(min(pause_ms / 1000, max(0.0, deadline.remaining_s)))
 
@@ -284,6 +314,8 @@ class Router:
     ) -> None:
         if isinstance(answer, QuorumlogError):
             poll.last_error = answer
+            if isinstance(answer, UnavailableError | DeadlineError):
+                poll.silent.add(address)
             # A node of another cluster fails the search only if no other node answers.
             is_final = isinstance(answer, WrongClusterError | UnimplementedError | NoTlsError)
             poll.is_final = is_final and not poll.answered

@@ -184,7 +184,8 @@ class Sender:
                 node = await self._router.leader(head.deadline)
                 await self.identity.claim(self._calls, self._router.cluster_id, head.deadline)
             except QuorumlogError as error:
-                if head.last_error is not None and isinstance(error, errors.DeadlineError):
+                is_late = isinstance(error, errors.DeadlineError) and not error.cause
+                if head.last_error is not None and is_late:
                     # It says more than the last search.
                     error = head.deadline.error(self._what, head.last_error, attempts=head.attempts)
                 self._give_up_waiting(error)

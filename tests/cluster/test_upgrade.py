@@ -26,7 +26,9 @@ from tests.tidy.repository import ROOT
 
 BEFORE = "f0eddaca"
 """The last commit whose build has no levels. A release moves it to the release before."""
-PACKAGES = ("node", "raft", "store", "quorumlog")
+UNKNOWN = {"console_listen": None}
+"""Settings of local clusters that its build does not have."""
+PACKAGES = ("node", "raft", "store", "quorumlog", "qlog")
 
 
 PROGRAM = """
@@ -108,7 +110,7 @@ async def test_nodes_of_two_builds_are_one_group_until_the_upgrade_is_finalized(
     old = build_before(trees / "old") if older == "without levels" else None
     new = build_after(trees / "new")
     async with (
-        running(tmp_path / "c", environment=of(old)) as (cluster, client),
+        running(tmp_path / "c", environment=of(old), settings=UNKNOWN) as (cluster, client),
         Workload(client) as work,
     ):
         await roll(cluster, work, new, 1, 2)

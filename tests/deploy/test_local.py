@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -78,6 +79,8 @@ def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
         alive = seen[leader % 3 + 1]
         node_file = Path(alive["directory"], "data", "node.json").read_text("utf-8")
         assert alive["console_address"] == json.loads(node_file)["console_address"]
+        host, port = host_and_port(alive["address"])
+        assert alive["console_address"] == f"{host}:{port + 4}", "it stays over a restart"
         shown = local(root, "status", code=1).stdout
         assert f"http://{seen[min(seen.keys() - {leader})]['console_address']}/\n" in shown
         assert "started 1 node;" in local(root, "start").stdout
@@ -245,6 +248,18 @@ def test_a_node_that_another_command_started_is_found_and_stopped(
         assert local(tmp_path, "stop").stdout == "stopped 1 node\n"
     assert node.returncode == 0
     assert states(tmp_path, code=1)[1]["state"] == "stopped"
+    local(tmp_path, "start")
+    local(tmp_path, "pause", "--node", "1")
+    resume = "qlog local resume --node 1"
+    assert states(tmp_path, code=1)[1]["detail"] == f"it goes on after {resume}"
+    local(tmp_path, "resume", "--node", "1")
+    process = LocalCluster.open(tmp_path).process(1)
+    assert process is not None
+    process.send(signal.SIGTERM)
+    assert process.wait_end(1_000 * PATIENCE_S)
+    monkeypatch.setattr("deploy.local_process._children", {})  # As for a later command.
+    seen = states(tmp_path, code=1)[1]
+    assert (seen["state"], seen["detail"]) == ("stopped", "stopped")
 
 
 def test_a_first_start_with_wrong_settings_makes_nothing(tmp_path: Path) -> None:

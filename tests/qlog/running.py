@@ -52,13 +52,15 @@ class Qlog:
         path.write_text(text)
         assert self.json("produce", topic, "--file", path, *options)["complete"] is True
 
-    def start(self, *arguments: object, stdout: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
-        """Start a command as a process with pipes, or with another stdout."""
+    def start(
+        self, *arguments: object, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE
+    ) -> "subprocess.Popen[bytes]":
+        """Start a command as a process with pipes, or with another stdout or stderr."""
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=stdout,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             env={**os.environ, SERVER_VARIABLE: self.nodes.bootstrap},
         )
 

@@ -78,7 +78,7 @@ def test_queues_are_named_with_their_group(qlog: Qlog, tmp_path: Path) -> None:
     for row in both:
         assert qlog.json("message", "get", row["message_id"]) == row
     table = qlog("consume", TOPIC, "--until", "end", "-o", "table").stdout.splitlines()
-    assert table[0].split()[:3] == ["broker_group", "queue", "offset"]
+    assert table[0].split()[:3] == ["broker_group", "queue_id", "queue_offset"]
     assert sorted(line.split()[0] for line in table[1:]) == ["g0", "g1"]
     nonsense = qlog("consume", TOPIC, "--queue", "g1/x", code=2).stderr
     assert "GROUP/NUMBER" in nonsense

@@ -40,6 +40,7 @@ from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE, started_at
 from tests.node.processes import SingleNode
 from tests.patience import PATIENCE_S
 from tests.qlog.running import PROGRAM
+from tests.quorumlog.fake_cluster import fake_cluster
 
 
 @click.command()
@@ -362,6 +363,34 @@ def test_a_terminal_sees_for_whom_a_command_waits_and_a_node_that_starts_late_is
         said += terminal.read(100)
     line = f"waiting for 127.0.0.1:{port}, 1 m at most"
     assert said == f"\r\033[K{line}\r\033[K".encode()
+
+
+@pytest.mark.parametrize("words", [["topic", "create", "t"], ["produce", "orders", "--file"]])
+async def test_a_terminal_sees_that_no_node_leads_and_which_do_not_answer(
+    words: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_text("x\n")
+    words = [*words, *([str(tmp_path / "in")] if "--file" in words else [])]
+    ours, theirs = os.openpty()
+    async with fake_cluster() as cluster:
+        cluster.leader_id = 0
+        one, *others = (node.address for node in cluster.nodes.values())
+        for node_id in (2, 3):
+            await cluster.nodes[node_id].stop()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", PROGRAM, *words, "-s", one, "--timeout", "1s"), stderr=theirs
+        )
+        os.close(theirs)
+        said = b""
+        while b"  do:  " not in said:
+            said += await asyncio.to_thread(os.read, ours, 4_096)
+        assert await process.wait() == ExitCode.TIMEOUT
+    os.close(ours)
+    waiting, _, end = said.decode().partition("error: ")
+    assert "no node leads: 2 of 3 do not answer; 1 s at most" in waiting
+    assert "no node led within 1000 ms\r\n" in end
+    assert f"  why: {others[0]} and {others[1]} do not answer" in end
+    assert "  do:  start one of them" in end
 
 
 @pytest.mark.parametrize("words", ["topic list", "produce t", "consume t", "nameserver get a"])

@@ -101,6 +101,9 @@ def test_clients_need_no_server_code_and_no_unix() -> None:
     command = [sys.executable, "-c", program]
     listed = subprocess.check_output([*command, "--help"], text=True)
     assert "\nNode:\n" not in listed
+    assert "qlog store" not in listed
+    stated = subprocess.check_output([*command, "local", "start", "--help"], text=True)
+    assert "  Needs quorumlog-server, which is not installed.\n" in stated
     assert "\nWith quorumlog-server, which is not installed:\n  console, local, serve, " in listed
     command += ["local", "start"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -108,7 +111,7 @@ def test_clients_need_no_server_code_and_no_unix() -> None:
         3,
         [
             "error: the server of QuorumLog is not installed, and this needs it",
-            "  why: quorumlog has what clients need, quorumlog-server has the rest "
+            "  why: the package quorumlog has what clients need, quorumlog-server has the rest "
             "(code local.no_server)",
             "  do:  install the wheel of quorumlog-server: pip install quorumlog_server-*.whl",
         ],

@@ -130,6 +130,13 @@ def test_every_code_of_a_node_has_a_family_or_is_known_to_have_none() -> None:
             errors.UnavailableError,
             Outcome.NOT_APPLIED,
         ),
+        (
+            "UNAVAILABLE",
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: connection "
+            "attempt timed out before receiving SETTINGS frame",
+            errors.UnavailableError,
+            Outcome.NOT_APPLIED,
+        ),
         ("DEADLINE_EXCEEDED", "", errors.DeadlineError, Outcome.UNKNOWN),
         ("CANCELLED", "", errors.UnavailableError, Outcome.UNKNOWN),
         ("INTERNAL", "Received RST_STREAM with error code 2", errors.UnavailableError, None),

@@ -1,7 +1,11 @@
 """The job of the engine on a small input: what it proves, and that it would notice if not so."""
 
+import contextlib
 import json
+import os
+import pty
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +47,28 @@ def test_every_file_comes_back_after_a_kill_in_the_middle(tmp_path: Path, source
     again = run("--dir", str(tmp_path / "store"), "--source", str(source))
     assert again.returncode == 3
     assert "is not empty" in again.stderr
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_an_interrupted_run_leaves_no_directory(tmp_path: Path, closes: bool) -> None:
+    """By Ctrl-C, and by a terminal that is closed."""
+    pid, terminal = pty.fork()
+    if not pid:
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        words = [sys.executable, "-P", "-m", "deploy.jobs.engine_job"]
+        os.execve(sys.executable, words, environment)  # Ends it whatever happens.
+    said = b""
+    while b"Write until" not in said:
+        said += os.read(terminal, 4_096)
+    assert b"860,000 lines" in said
+    if not closes:
+        os.write(terminal, b"\x03")
+        with contextlib.suppress(OSError):
+            while os.read(terminal, 4_096):
+                pass
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    assert not list(tmp_path.iterdir())
 
 
 def test_lines_join_to_their_file_and_share_its_queue(source: Path) -> None:

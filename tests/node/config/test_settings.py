@@ -140,9 +140,9 @@ def test_everything_wrong_is_said_at_once_with_its_place_and_a_suggestion(tmp_pa
             "use election_min_ms = 6000 or more",
         ),
         "peers.1.address": (f"{file}:7", "add it"),
-        "peers.1.addres": (f"{file}:7", "did you mean address?"),
+        "peers.1.addres": (f"{file}:8", "did you mean address?"),
         "peers.1.peer_address": (
-            f"{file}:7",
+            f"{file}:9",
             "use host:port, for example 127.0.0.1:8081 or [::1]:8081",
         ),
         "warm_up": ("environment QUORUMLOG_WARM_UP", "use true or false"),
@@ -248,9 +248,21 @@ def test_an_unreadable_file(tmp_path: Path, text: str | None, what: str) -> None
     file = tmp_path / "node.toml"
     if text is not None:
         file.write_text(text)
-    mistakes = problems(file)
+    with pytest.raises(ConfigError) as caught:
+        load(file, {}, {})
+    mistakes = caught.value.problems
     assert [problem.origin for problem in mistakes] == [str(file)]
     assert what in mistakes[0].what
+
+
+def test_a_setting_below_a_table_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    peers = "".join(f"[peers.{n}]\naddress='a:{n}'\npeer_address='b:{n}'\n" for n in (1, 2, 3))
+    file.write_text(f"node_id = 1\ndirectory = 'd'\n{peers}tls_ca_file = 'ca.pem'\n")
+    (problem,) = problems(file)
+    assert (problem.key, problem.origin) == ("peers.3.tls_ca_file", f"{file}:12")
+    found = (problem.what, problem.suggestion)
+    assert found == ("it stands under [peers.3]", "move it above the first table")
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "/dev/zero"])

@@ -120,7 +120,7 @@ def test_a_table_has_a_head_and_escapes_what_a_terminal_would_obey(
 ) -> None:
     batch = made([b"\x1b[31mred\n"], KEYS="k")
     head, line = written(monkeypatch, OutputFormat.TABLE, batch).decode().splitlines()
-    assert head.split() == ["queue", "offset", "stored", "tag", "key", "body"]
+    assert head.split() == ["queue_id", "queue_offset", "store_time", "tag", "key", "body"]
     assert line.split() == ["2", "0", "1970-01-01T00:00:00.000Z", "-", "k", r"\x1b[31mred\n"]
     assert head.index("body") == line.index(r"\x1b")
 
@@ -128,6 +128,7 @@ def test_a_table_has_a_head_and_escapes_what_a_terminal_would_obey(
 def test_a_table_is_folded_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qlog.messages.consume_output.line_width", lambda: 80)
     batch = made([b"some words " * 20], KEYS="k" * 60)
+    batch += [one for length in range(8, 20) for one in made([b"." * length], KEYS="k3")]
     lines = written(monkeypatch, OutputFormat.TABLE, batch).decode().splitlines()
     assert max(map(len, lines)) <= 80
     assert " ".join(lines).count("some words") == 20

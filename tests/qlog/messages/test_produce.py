@@ -1,6 +1,7 @@
 """`qlog produce` and `qlog consume` against a cluster of real processes: bytes, counts, ends."""
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -282,6 +283,19 @@ def test_ctrl_c_commits_what_was_written(qlog: Qlog, tmp_path: Path, topic: str)
     assert (process.returncode, stdout, stderr) == (0, b"", b"")
     [queue] = qlog.json("group", "describe", "stopped")["queues"]
     assert queue["offset"] == 2
+
+
+def test_a_terminal_sees_that_messages_are_waited_for(qlog: Qlog, topic: str) -> None:
+    ours, theirs = os.openpty()
+    process = qlog.start("consume", topic, stderr=theirs)
+    with open(ours, "rb", buffering=0) as terminal:
+        said = b""
+        while b"waiting for messages; Ctrl-C ends" not in said:
+            said += terminal.read(100)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE_S)
+    os.close(theirs)
+    assert process.returncode == 0
 
 
 def test_a_reader_that_went_away_is_no_error(qlog: Qlog, tmp_path: Path, topic: str) -> None:

@@ -87,6 +87,8 @@ async def test_topics_that_may_not_be_are_refused(node: Fixture) -> None:
     for how, kind in cases:
         with pytest.raises(kind):
             await node.create_topic(**how)
+    with pytest.raises(errors.TopicExistsError, match=r"topic create orders .*--exist-ok"):
+        await node.create_topic(topic="orders", must_be_new=True)
     with pytest.raises(errors.ReservedTopicError):
         await node.delete_topic(COMMAND_TOPIC)
     with pytest.raises(errors.UnknownTopicError):

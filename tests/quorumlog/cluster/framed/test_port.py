@@ -14,6 +14,7 @@ from quorumlog import errors
 from quorumlog.cluster.channels import Channels
 from quorumlog.cluster.framed import frames, port
 from quorumlog.cluster.framed.port import NO_FRAMED_PORT, FramedPort
+from quorumlog.code_meanings import own_codes
 from quorumlog.errors import Outcome
 from quorumlog.pb import log_pb2
 from tests.loopback import HOST
@@ -67,6 +68,7 @@ async def test_a_node_without_a_framed_port_is_used_over_grpc_or_refused_by_name
                 with pytest.raises(errors.UnimplementedError, match="no framed port") as caught:
                     await call
                 assert caught.value.code == NO_FRAMED_PORT
+                assert (own_codes()[NO_FRAMED_PORT][1] == "yes") is caught.value.retryable
                 assert caught.value.outcome is Outcome.NOT_APPLIED
             assert not cluster.entries
 
