@@ -29,7 +29,7 @@ CODES: Final[dict[str, Code]] = {
         Code.MESSAGE_BODY_TOO_LARGE: "store.limit_exceeded",
         Code.ILLEGAL_FILTER_EXPRESSION: "node.bad_filter",
         Code.ILLEGAL_DELIVERY_TIME: "node.delay_too_long",
-        Code.ILLEGAL_OFFSET: "store.out_of_range",
+        Code.ILLEGAL_OFFSET: "store.out_of_range store.no_beginning",
         Code.INVALID_RECEIPT_HANDLE: "node.stale_handle",
         Code.INVALID_TRANSACTION_ID: "node.unknown_transaction node.transaction_ended",
         Code.MESSAGE_NOT_FOUND: "node.message_not_found node.no_such_offset node.delayed_gone",
