@@ -73,7 +73,7 @@ class HttpServer:
     ) -> None:
         """`guard` decides who reads the pages; None: all that reach the port do."""
         self._health, self._guard = health, guard
-        self.own_token: Final = secrets.token_urlsafe(32)
+        self.own_token: Final = secrets.token_hex(32)
         """Opens the pages, too, also before the node knows its users: for tools that may read its
         directory."""
         self.metrics_page: Final = SharedPage(lambda: generate_latest(registry))
