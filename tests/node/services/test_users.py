@@ -153,6 +153,29 @@ def test_a_user_of_a_prefix_reaches_its_topics_and_no_others(node: SingleNode) -
     assert code(node, token, *by_name["EndTransaction"], end) == "node.forbidden"
 
 
+def test_topics_that_hold_messages_of_others_are_read_by_an_admin(node: SingleNode) -> None:
+    pull = next(row for row in METHODS if row[1].name == "Pull")
+    token = with_user(node, "peeks", "reader")
+    for topic in ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "rmq_sys_undeliverable"):
+        request = log_pb2.PullRequest(topic=topic)
+        assert code(node, token, *pull, request) == "node.forbidden"
+        assert code(node, ADMIN_TOKEN, *pull, request) not in REFUSED
+
+
+def test_a_denial_keeps_a_user_from_the_log_and_an_admin_may_delete_its_own_user(
+    node: SingleNode,
+) -> None:
+    by_name = {m.name: (s, m) for s, m in METHODS}
+    deny = users_pb2.Rule(deny=True, resource="Topic:secret", actions=["Sub"])
+    admin_call(node, "PutRole", users_pb2.PutRoleRequest(name="no-secret", rules=[deny]))
+    token = with_user(node, "second", "admin", "no-secret")
+    read = admin_pb2.ReadLogRequest()
+    assert code(node, token, *by_name["ReadLog"], read) == "node.forbidden"
+    own = users_pb2.DeleteUserRequest(name="second")
+    assert code(node, token, *by_name["DeleteUser"], own) == ""
+    assert code(node, token, *by_name["WhoAmI"]) == "node.unauthenticated"
+
+
 def test_single_messages_and_lists_show_what_their_user_may_see(node: SingleNode) -> None:
     for topic in ("tea-a", "coffee"):
         admin_call(node, "CreateTopic", admin_pb2.CreateTopicRequest(topic=topic))

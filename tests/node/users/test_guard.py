@@ -14,7 +14,7 @@ from node.users.calling import calling, may, require
 from node.users.credentials import SecretBox, digest_of, node_token
 from node.users.guard import Caller, Guard
 from node.users.needs import NEEDS
-from node.users.rules import Action, ResourceKind
+from node.users.rules import Action, Need, ResourceKind
 from node.users.users import Credential, Rates, User, Users
 from quorumlog.pb.log_pb2 import PullRequest, RouteRequest
 from quorumlog.pb.nameserver_pb2 import ReportRequest
@@ -149,6 +149,15 @@ async def test_all_that_a_call_needs_is_needed(request_: PullRequest) -> None:
         raise AssertionError("it was served")
     assert refused == [("shop", PULL)]
     assert guard.refused["forbidden"] == 1
+
+
+def test_names_of_any_size_are_decided_and_not_kept() -> None:
+    shop = guarded(replace(SHOP, roles=("admin",))).by_token("token")
+    need = Need(Action.SUB, ResourceKind.TOPIC, "a" * 1_000)
+    assert shop.may(need)
+    assert need not in shop.rights._decisions
+    shop.publish([(b"rmq_sys_a", 0)])
+    assert not shop.rights.may_publish
 
 
 @pytest.mark.parametrize("how", ["deleted", "role", "ended"])
