@@ -1,5 +1,7 @@
 """Every method of every service as nobody, as a user without the right, and as the right one."""
 
+import asyncio
+import base64
 import itertools
 import json
 from collections.abc import Iterator
@@ -9,12 +11,17 @@ import grpc
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
+from node.rocketmq.remoting.access import signature
+from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.command import Command
 from node.services.methods import SERVICES
 from node.users.credentials import digest_of
 from node.users.needs import NEEDS, appends, of_nodes, of_peers, signed_in
 from quorumlog.pb import admin_pb2, log_pb2, retry_pb2, transaction_pb2, users_pb2
 from store.record.message import encode_message
+from tests.fuzz.rights import admin
 from tests.node.processes import SingleNode, typed_error
+from tests.node.rocketmq.remoting.clients import ClassicClient
 from tests.node.users_files import ADMIN_TOKEN, user_settings
 from tests.patience import PATIENCE_S, wait_for
 from tests.store.records import messages
@@ -174,6 +181,63 @@ def test_a_denial_keeps_a_user_from_the_log_and_an_admin_may_delete_its_own_user
     own = users_pb2.DeleteUserRequest(name="second")
     assert code(node, token, *by_name["DeleteUser"], own) == ""
     assert code(node, token, *by_name["WhoAmI"]) == "node.unauthenticated"
+
+
+def copied(node: SingleNode, topic: str) -> int:
+    """Send a dead letter of `shop-g` that names a topic as its origin, as the user `copies`; return
+    the code of the answer."""
+    ext = {"topic": "%RETRY%shop-g", "queueId": "0", "properties": f"RETRY_TOPIC\x01{topic}\x02"}
+    ext |= {"reconsumeTimes": "9", "maxReconsumeTimes": "1", "producerGroup": "shop-g"}
+    ext |= {"AccessKey": "copies", "bornTimestamp": "1", "sysFlag": "0", "flag": "0"}
+    command = Command(RequestCode.SEND_MESSAGE, ext=ext, body=b"forged", version=479)
+    ext["Signature"] = base64.b64encode(signature(command, b"secret of copies")).decode()
+
+    async def ask() -> int:
+        port = int(node.node_json()["framed_address"].rpartition(":")[2])
+        client = await ClassicClient.connect(port)
+        answer = await client.ask(command.code, ext, b"forged")
+        await client.close()
+        return answer.code
+
+    return asyncio.run(ask())
+
+
+def test_dead_letters_and_half_messages_reach_no_topic_without_pub(node: SingleNode) -> None:
+    for topic in ("shop-r", "taken", "unread"):
+        admin_call(node, "CreateTopic", admin_pb2.CreateTopicRequest(topic=topic))
+    rules = [
+        users_pb2.Rule(resource="Topic:taken", actions=["Sub"]),
+        users_pb2.Rule(resource="Group:shop-g", actions=["Sub", "Update"]),
+    ]
+    admin_call(node, "PutRole", users_pb2.PutRoleRequest(name="takes", rules=rules))
+    roles = users_pb2.RoleNames(roles=["takes", "producer-consumer:shop-"])
+    key = [users_pb2.Credential(id="copies")]
+    put = users_pb2.PutUserRequest(
+        name="copies", roles=roles, add_credentials=key, secrets=[b"secret of copies"]
+    )
+    admin_call(node, "PutUser", put)
+    token, by_name = with_user(node, "copies", *roles.roles), {m.name: (s, m) for s, m in METHODS}
+    admin_call(node, "Append", appended("taken"))
+    dead = retry_pb2.RetryMessage(topic="taken", is_dead=True)
+    later = retry_pb2.RetryLaterRequest(group="shop-g", messages=[dead])
+    assert code(node, token, *by_name["RetryLater"], later) == ""
+    found = [copied(node, topic) for topic in ("unread", "taken", "shop-r")]
+    assert found == [ResponseCode.NO_PERMISSION, ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+    operator = with_user(node, "resends", "operator")
+    for offset, who, expected in (
+        *((0, token, "node.forbidden"), (0, operator, ""), (1, token, "node.bad_request")),
+        *((1, operator, "node.bad_request"), (1, ADMIN_TOKEN, "node.bad_request")),
+        (2, token, ""),
+    ):
+        resend = retry_pb2.ResendDeadLettersRequest(group="shop-g", offsets=[offset])
+        assert code(node, who, *by_name["ResendDeadLetters"], resend) == expected, (offset, who)
+    with grpc.insecure_channel(node.node_json()["address"]) as channel:
+        half = appended("taken", transaction={"producer_group": "shop-p"})
+        begun = admin(channel).Append(half).position
+    end = transaction_pb2.EndTransactionRequest(transaction_id=begun, producer_group="shop-p")
+    for outcome, expected in ((1, "node.forbidden"), (2, "")):
+        end.outcome = outcome  # type: ignore[assignment]  # Committed, rolled back.
+        assert code(node, token, *by_name["EndTransaction"], end) == expected
 
 
 def test_single_messages_and_lists_show_what_their_user_may_see(node: SingleNode) -> None:
