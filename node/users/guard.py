@@ -286,10 +286,8 @@ class Guard:
 
     # --- Whether it may ---
 
-    def is_checked(self, method: str, needs: Needs) -> bool:
+    def is_checked(self, method: str) -> bool:
         """Whether calls of a method are checked. Called once for each method, at start."""
-        if needs is of_nodes and not self.node_digests:
-            return False
         return self.is_on or (self.mode == "prepare" and method.startswith("UserService/"))
 
     def check(self, caller: Caller, method: str, needs: Sequence[Need] | None) -> None:

@@ -25,7 +25,7 @@ def signed_in(_request: object) -> Iterable[Need]:
 
 
 def of_nodes(_request: object) -> Iterable[Need]:
-    """For nodes of the cluster, which show its secret; without `secret_file` open to all."""
+    """For nodes of the cluster, which show its secret; a node without `secret_file` is alone."""
     raise AssertionError("a call of nodes is not checked as one of users")
 
 

@@ -211,8 +211,12 @@ async def test_a_call_that_keeps_its_right_goes_on_and_its_own_end_is_its_own() 
 async def test_nodes_show_what_the_secret_makes_and_others_cannot_report() -> None:
     guard = guarded(SHOP, secret=b"secret of the cluster")
     report = "NameServerService/Report"
-    assert guard.is_checked(report, NEEDS[report])
-    assert not guarded(SHOP).is_checked(report, NEEDS[report]), "no secret: as without users"
+    alone = guarded(SHOP)
+    with (
+        pytest.raises(UnauthenticatedError, match="only nodes of the cluster"),
+        alone.serving(alone.by_token(""), report, NEEDS[report], ReportRequest()),
+    ):
+        raise AssertionError("it was served")
     node = guard.by_token(node_token(b"secret of the cluster"))
     with guard.serving(node, report, NEEDS[report], ReportRequest()):
         assert may(Action.DELETE, ResourceKind.TOPIC, "any")
