@@ -182,13 +182,13 @@ def test_a_denial_keeps_a_user_from_the_log_and_an_admin_may_delete_its_own_user
     assert code(node, token, *by_name["WhoAmI"]) == "node.unauthenticated"
 
 
-def copied(node: SingleNode, topic: str) -> int:
-    """Send a dead letter of `shop-g` that names a topic as its origin, as the user `copies`; return
-    the code of the answer."""
-    ext = {"topic": "%RETRY%shop-g", "queueId": "0", "properties": f"RETRY_TOPIC\x01{topic}\x02"}
+def classic(node: SingleNode, request_code: RequestCode, topic: str, *properties: str) -> int:
+    """Send a message that was tried too often, as the user `copies`; return the code of the
+    answer."""
+    ext = {"topic": topic, "queueId": "0", "properties": "\x01".join(properties) + "\x02"}
     ext |= {"reconsumeTimes": "9", "maxReconsumeTimes": "1", "producerGroup": "shop-g"}
     ext |= {"AccessKey": "copies", "bornTimestamp": "1", "sysFlag": "0", "flag": "0"}
-    command = Command(RequestCode.SEND_MESSAGE, ext=ext, body=b"forged", version=479)
+    command = Command(request_code, ext=ext, body=b"forged", version=479)
     ext["Signature"] = base64.b64encode(signature(command, b"secret of copies")).decode()
 
     async def ask() -> int:
@@ -220,8 +220,11 @@ def test_dead_letters_and_half_messages_reach_no_topic_without_pub(node: SingleN
     dead = retry_pb2.RetryMessage(topic="taken", is_dead=True)
     later = retry_pb2.RetryLaterRequest(group="shop-g", messages=[dead])
     assert code(node, token, *by_name["RetryLater"], later) == ""
-    found = [copied(node, topic) for topic in ("unread", "taken", "shop-r")]
+    copy = RequestCode.SEND_MESSAGE, "%RETRY%shop-g", "RETRY_TOPIC"
+    found = [classic(node, *copy, topic) for topic in ("unread", "taken", "shop-r")]
     assert found == [ResponseCode.NO_PERMISSION, ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+    reply = RequestCode.SEND_REPLY_MESSAGE, "shop-r", "REPLY_TO_CLIENT", "another"
+    assert classic(node, *reply) == ResponseCode.NO_PERMISSION, "a reply is not of any topic"
     operator = with_user(node, "resends", "operator")
     for offset, who, expected in (
         *((0, token, "node.forbidden"), (0, operator, ""), (1, token, "node.bad_request")),
