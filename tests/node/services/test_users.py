@@ -177,6 +177,10 @@ def test_a_denial_keeps_a_user_from_the_log_and_an_admin_may_delete_its_own_user
     token = with_user(node, "second", "admin", "no-secret")
     read = admin_pb2.ReadLogRequest()
     assert code(node, token, *by_name["ReadLog"], read) == "node.forbidden"
+    with grpc.insecure_channel(node.node_json()["address"]) as channel:
+        for resource, expected in (("Topic:*", False), ("Topic:sec*", False), ("Topic:a*", True)):
+            explain = users_pb2.ExplainRequest(user="second", action="Sub", resource=resource)
+            assert admin(channel).Explain(explain).is_allowed is expected, resource
     own = users_pb2.DeleteUserRequest(name="second")
     assert code(node, token, *by_name["DeleteUser"], own) == ""
     assert code(node, token, *by_name["WhoAmI"]) == "node.unauthenticated"
