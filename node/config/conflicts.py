@@ -243,6 +243,12 @@ def _user_conflicts(settings: Settings, faults: Collection[str]) -> Iterator[Con
         what = "without a first user no caller would be one"
         do = "write the file of one with 'qlog user init FILE', and set users_file = FILE"
         yield Conflict(("users", "users_file"), what, do)
+    others = settings.peers.keys() - {settings.node_id} or settings.nameserver_servers
+    is_alone = not (others or settings.join or len(settings.nameserver_members) > 1)
+    if settings.users == "on" and settings.secret_file is None and not is_alone:
+        what = "nodes could not tell each other from callers without a user"
+        do = "set secret_file (for example 'openssl rand -hex 32', the same on all nodes)"
+        yield Conflict(("users", "secret_file"), what, do)
     reads: tuple[tuple[str, Callable[[], object]], ...] = (
         ("users_file", settings.first_user),
         ("users_key_file", settings.users_box),

@@ -19,7 +19,7 @@ from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import Account, Charge, Kind, Level, caller
 from node.runtime.rows import remove_from
 from node.users import rules
-from node.users.calling import Calling
+from node.users.calling import Calling, calling
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
 
@@ -59,7 +59,14 @@ class GatewayClient:
     last_seen_s: float = 0.0
     question_size_bytes: int = 0
     user: Calling | None = None
-    """Of its stream; None: users are off."""
+    """Of its first call, or of its stream; None: users are off."""
+
+    @property
+    def is_callers(self) -> bool:
+        """Whether the address and the user of the running call are those of this client."""
+        user = calling()
+        is_users = user is None or self.user is None or user.name == self.user.name
+        return is_users and pays_for(self.charge, caller())
 
     @property
     def host(self) -> str:
@@ -90,25 +97,26 @@ class GatewayClients:
         return len(self._clients)
 
     def check_own(self, client_id: str) -> None:
-        """Raise CallRefusedError if this id is that of a client of another address, which did not
-        announce its end and was not silent for long: a stranger must not end it, or take its place
-        while its connection is broken."""
+        """Raise CallRefusedError if this id is that of a client of another address or user, which
+        did not announce its end and was not silent for long: a stranger must not end it, or take
+        its place while its connection is broken."""
         client = self._clients.get(client_id)
-        if client is None or pays_for(client.charge, caller()):
+        if client is None or client.is_callers:
             return
         if client.commands is not None or time.monotonic() - client.last_seen_s < SILENT_S_MAX:
-            text = "a client of another address has this id; give each client its own"
+            text = "a client of another address or user has this id; give each client its own"
             raise CallRefusedError(Code.FORBIDDEN, text)
 
     def seen(self, client_id: str) -> GatewayClient:
         """Note that a client called; return it. Raises BusyError, and as `check_own`."""
         self.check_own(client_id)
         client = self._clients.get(client_id)
-        if client is not None and not pays_for(client.charge, caller()):
+        if client is not None and not client.is_callers:
             self.left(client_id)  # It is silent, and its id goes to the caller.
             client = None
         if client is None:
-            client = GatewayClient(client_id, self._charge(_size_bytes(client_id, frozenset())))
+            charge = self._charge(_size_bytes(client_id, frozenset()))
+            client = GatewayClient(client_id, charge, user=calling())
             self._clients[client_id] = client
             self._by_host.setdefault(client.host, OrderedDict())[client_id] = client
         client.last_seen_s = time.monotonic()

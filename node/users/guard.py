@@ -22,7 +22,7 @@ from node.users.calling import set_calling
 from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
 from node.users.needs import NODE_CALLS, Needs, appends, of_nodes, of_peers
 from node.users.rates import UserRow, UserRows
-from node.users.rules import Action, Need, ResourceKind
+from node.users.rules import NAME_LENGTH_MAX, Action, ClusterPart, Need, ResourceKind
 from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Owned, Rights, Users
 from store.record.topic_names import is_reserved
 
@@ -121,9 +121,8 @@ class Caller:
         """Raise ForbiddenError or UnauthenticatedError unless it may."""
         if self.is_node or self.rights.decide(need).is_allowed:
             return
-        raise ForbiddenError(
-            self.name, str(need), str(need.action), f"{need.kind}:{need.name or '*'}"
-        )
+        shown = need._replace(name=need.name[:NAME_LENGTH_MAX])
+        raise ForbiddenError(self.name, str(shown), str(need.action), str(shown.resource))
 
     def publish(
         self, queues: Iterable[tuple[bytes, int]], size_bytes: int = 0, message_count: int = 0
@@ -142,7 +141,7 @@ class Caller:
                 name = topic.decode("utf-8", "replace")
                 if not is_reserved(name):
                     self.guard.require_publish(self, name)
-                may_publish.add(topic)
+                    may_publish.add(topic)
         if row.meter is not None:
             row.meter.take(size_bytes, message_count, 1)
 
@@ -287,10 +286,8 @@ class Guard:
 
     # --- Whether it may ---
 
-    def is_checked(self, method: str, needs: Needs) -> bool:
+    def is_checked(self, method: str) -> bool:
         """Whether calls of a method are checked. Called once for each method, at start."""
-        if needs is of_nodes and not self.node_digests:
-            return False
         return self.is_on or (self.mode == "prepare" and method.startswith("UserService/"))
 
     def check(self, caller: Caller, method: str, needs: Sequence[Need] | None) -> None:
@@ -354,7 +351,8 @@ class Guard:
         code = ""
         task = asyncio.current_task()
         assert task is not None, "a call has a task"
-        self._under_way[task] = caller, needs
+        if not any(_changes_users(need) for need in needs):  # What it does may be to end its right.
+            self._under_way[task] = caller, needs
         try:
             yield
         except asyncio.CancelledError:
@@ -406,3 +404,8 @@ class Guard:
                 if task not in self._ended:
                     self._ended[task] = error
                     task.cancel()
+
+
+def _changes_users(need: Need) -> bool:
+    is_of_users = need.kind is ResourceKind.CLUSTER and need.name == ClusterPart.USERS
+    return is_of_users and need.action in _CHANGES

@@ -15,7 +15,8 @@ Needs = Callable[[Any], Iterable[Need] | None]
 """Returns what a request needs, of a caller that is a user; None: nothing, not even a user."""
 
 ALL: Final = ""
-"""As a name: everything of its kind. Only a rule for `KIND:*` allows it."""
+"""As a name: everything of its kind. Only a rule for `KIND:*` allows it, and a denial of a part
+denies it."""
 
 
 def signed_in(_request: object) -> Iterable[Need]:
@@ -24,7 +25,7 @@ def signed_in(_request: object) -> Iterable[Need]:
 
 
 def of_nodes(_request: object) -> Iterable[Need]:
-    """For nodes of the cluster, which show its secret; without `secret_file` open to all."""
+    """For nodes of the cluster, which show its secret; a node without `secret_file` is alone."""
     raise AssertionError("a call of nodes is not checked as one of users")
 
 
@@ -133,7 +134,11 @@ _SUB, _GET, _LIST = Action.SUB, Action.GET, Action.LIST
 _CREATE, _UPDATE, _DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
 _NODES, _SETTINGS, _VALUES = ClusterPart.NODES, ClusterPart.SETTINGS, ClusterPart.VALUES
 _USERS = ClusterPart.USERS
-_READ_LOG = (Need(_SUB, ResourceKind.TOPIC, ALL), Need(_GET, ResourceKind.CLUSTER, _USERS))
+_READ_LOG = (
+    Need(_SUB, ResourceKind.TOPIC, ALL),
+    Need(_SUB, ResourceKind.GROUP, ALL),
+    Need(_GET, ResourceKind.CLUSTER, _USERS),
+)
 """The log has the audit, and what proves that a caller is a user."""
 
 NEEDS: Final[Mapping[str, Needs]] = MappingProxyType(

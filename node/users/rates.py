@@ -19,6 +19,8 @@ from node.users.users import Rates, User
 _CONNECTIONS: Final = "connections"
 _CONNECTIONS_MS: Final = 1_000
 """When a client may try again that has too many connections."""
+_RETRY_MS_MAX: Final = 10_000
+"""The rate may be raised, and a debt forgotten, before a long wait ends."""
 
 
 class Unit(IntEnum):
@@ -105,7 +107,7 @@ class Meter:
     def _refusal(self, bucket: Bucket) -> RateLimitedError:
         unit = bucket.unit.name.lower()
         self._refused[unit] += 1
-        retry_after_ms = max(1, math.ceil(1000 * bucket.wait_s))
+        retry_after_ms = min(max(1, math.ceil(1000 * bucket.wait_s)), _RETRY_MS_MAX)
         return RateLimitedError(f"{unit} a second", self._whose, int(bucket.rate), retry_after_ms)
 
 

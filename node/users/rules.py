@@ -16,6 +16,8 @@ from quorumlog.pb import users_pb2
 PLACEHOLDER: Final = "{}"
 """In the name of a resource of a role: what follows the role's name where the role is given."""
 RULES_OF_A_ROLE_MAX: Final = 100
+NAME_LENGTH_MAX: Final = 255
+"""Of a resource: no topic and no group has a longer name."""
 _NAME: Final = re.compile(r"[^\x00-\x20*\x7f]{1,255}\Z")
 
 
@@ -61,11 +63,15 @@ class Resource(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}{'*' if self.is_prefix else ''}"
 
-    def has(self, kind: ResourceKind, name: str) -> bool:
-        """Whether a resource is this one, or one of these."""
-        if kind is not self.kind:
-            return False
-        return name.startswith(self.name) if self.is_prefix else name == self.name
+    def has(self, other: "Resource") -> bool:
+        """Whether another resource, all of it, is this one or one of these."""
+        if self.is_prefix:
+            return other.kind is self.kind and other.name.startswith(self.name)
+        return other == self
+
+    def touches(self, other: "Resource") -> bool:
+        """Whether a resource is of both."""
+        return self.has(other) or other.has(self)
 
 
 class Rule(NamedTuple):
@@ -84,14 +90,21 @@ Role = tuple[Rule, ...]
 
 
 class Need(NamedTuple):
-    """What a call needs: an action on a resource."""
+    """What a call needs: an action on a resource, or on all of a kind whose names begin so."""
 
     action: Action
     kind: ResourceKind
     name: str
+    """Empty: everything of its kind."""
+    is_prefix: bool = False
+
+    @property
+    def resource(self) -> Resource:
+        """What it is done to."""
+        return Resource(self.kind, self.name, self.is_prefix or not self.name)
 
     def __str__(self) -> str:
-        return f"{self.action} on {self.kind}:{self.name}"
+        return f"{self.action} on {self.resource}"
 
 
 class Decision(NamedTuple):
@@ -183,6 +196,12 @@ READY_MADE: Final[Mapping[str, Role]] = MappingProxyType(
 """Roles that are there in every cluster and cannot be changed."""
 
 
+def check_argument(argument: str) -> None:
+    """Raise ValueError unless names can begin with the argument of a role."""
+    if _NAME.match(argument) is None:
+        raise ValueError(f"{argument[:80]!r}: use 1 to 255 characters without spaces and *")
+
+
 def given(role: Role, argument: str) -> Role:
     """Return a role with an argument in the place of each `{}`."""
     return tuple(
@@ -194,15 +213,17 @@ def given(role: Role, argument: str) -> Role:
 
 
 def decide(roles: Sequence[tuple[str, Role]], need: Need) -> Decision:
-    """Return whether these roles, with their names, allow something, and by which rule."""
-    action, kind, name = need
+    """Return whether these roles, with their names, allow something, and by which rule. Of several
+    resources one rule must allow all, and a denial of one denies them."""
+    action, resource = need.action, need.resource
     found = Decision(False)
     for role, rules in roles:
         for rule in rules:
-            if action not in rule.actions or not rule.resource.has(kind, name):
+            if action not in rule.actions:
                 continue
             if rule.is_denial:
-                return Decision(False, role, rule)
-            if not found.is_allowed:
+                if rule.resource.touches(resource):
+                    return Decision(False, role, rule)
+            elif not found.is_allowed and rule.resource.has(resource):
                 found = Decision(True, role, rule)
     return found

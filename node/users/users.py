@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from node.users.rules import (
+    NAME_LENGTH_MAX,
     READY_MADE,
     Action,
     ClusterPart,
@@ -19,12 +20,8 @@ from node.users.rules import (
     decide,
     given,
 )
-from store.format import (
-    AUDIT_TOPIC,
-    COMMAND_TOPIC,
-    DEAD_LETTER_TOPIC_PREFIX,
-    RETRY_TOPIC_PREFIX,
-)
+from store.format import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from store.record.topic_names import is_reserved
 
 DECISIONS_KEPT_MAX: Final = 4_096
 """Of one user: names in calls are those of callers."""
@@ -87,14 +84,16 @@ class Rights:
 
     def decide(self, need: Need) -> Decision:
         """Return whether the user may do something. Retry and dead-letter topics belong to their
-        consumer group; the audit, and the commands that change users, to who may look at these."""
+        consumer group. All others of the system hold messages of any topic, the audit, or the
+        commands that change users: they need the right to look at users."""
         known = self._decisions.get(need)
         if known is None:
             known = decide(self.roles, _owned(need))
             if len(self._decisions) >= DECISIONS_KEPT_MAX:
                 self._decisions.clear()
                 self.may_publish.clear()
-            self._decisions[need] = known
+            if len(need.name) <= NAME_LENGTH_MAX:  # Others are of no use, and of any size.
+                self._decisions[need] = known
         return known
 
 
@@ -103,13 +102,12 @@ _LOOK_AT_USERS: Final = Need(Action.GET, ResourceKind.CLUSTER, ClusterPart.USERS
 
 def _owned(need: Need) -> Need:
     """Return what stands for a need in the rules."""
-    if need.kind is ResourceKind.TOPIC and need.name in (AUDIT_TOPIC, COMMAND_TOPIC):
-        return _LOOK_AT_USERS
-    if need.kind is ResourceKind.TOPIC and need.name[:1] == "%":
-        for prefix in (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX):
-            if need.name.startswith(prefix):
-                return need._replace(kind=ResourceKind.GROUP, name=need.name.removeprefix(prefix))
-    return need
+    if need.kind is not ResourceKind.TOPIC or not is_reserved(need.name):
+        return need
+    for prefix in (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX):
+        if need.name.startswith(prefix):
+            return need._replace(kind=ResourceKind.GROUP, name=need.name.removeprefix(prefix))
+    return _LOOK_AT_USERS
 
 
 class Users:

@@ -62,10 +62,7 @@ async def refused_at(
 
 @pytest.mark.parametrize("transport", ["framed", "grpc"])
 async def test_audit_and_rates_outlive_their_leader(tmp_path: Path, transport: Any) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("of the nodes, who know each other by it")
-    secret.chmod(0o600)
-    settings = {**SETTINGS, **user_settings(tmp_path), "secret_file": str(secret)}
+    settings = {**SETTINGS, **user_settings(tmp_path)}
     cluster = LocalCluster.create(tmp_path / "c", settings=settings, nodes=3)
     try:
         cluster.start()

@@ -40,10 +40,7 @@ async def consume(client: quorumlog.Client, found: set[int]) -> None:
 @pytest.mark.parametrize("transport", ["framed", "grpc"])
 async def test_clients_with_credentials_are_not_interrupted(tmp_path: Path, transport: str) -> None:
     files, admin_token = user_files(tmp_path)
-    secret = tmp_path / "secret"
-    secret.write_text("of the nodes, who know each other by it")
-    secret.chmod(0o600)
-    settings = {"users": "off", "secret_file": str(secret), **files}
+    settings = {"users": "off", **files}
     own = new_token()
     async with (
         running(tmp_path / "c", nodes=3, settings=settings) as (cluster, _),

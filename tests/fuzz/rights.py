@@ -244,6 +244,7 @@ def fill(rpc: Any) -> World:
                 group=groups[0], settings=common_pb2.GroupSettings(retry_count_max=7)
             )
         )
+    world.theirs["topic"] += ["rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "rmq_sys_undeliverable"]
     return world
 
 

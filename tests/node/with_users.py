@@ -12,10 +12,13 @@ def user_files(directory: Path) -> tuple[dict[str, str], str]:
     """Write the file of the user `admin` and a key; return the settings and the token."""
     token = new_token()
     first, key = directory / "first.json", directory / "users.key"
+    secret = directory / "node-secret"
     first.write_text(first_user_text("admin", digest_of(token)))
     key.write_text("5e" * 32)
     key.chmod(0o600)
-    return {"users_file": str(first), "users_key_file": str(key)}, token
+    secret.write_text("secret of the cluster")
+    secret.chmod(0o600)
+    return {"secret_file": str(secret), "users_file": str(first), "users_key_file": str(key)}, token
 
 
 @contextmanager

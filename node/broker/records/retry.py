@@ -17,6 +17,9 @@ from store.record.topic_names import dead_letter_topic, retry_topic
 
 PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
 PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
+UNPROVEN_ORIGIN_ID: Final = "0" * 31 + "1"
+"""The origin of a copy whose writer may not publish to the topic that it names: no message has it.
+"""
 _TOPIC: Final = PROPERTY_RETRY_TOPIC.encode()
 _ORIGIN: Final = PROPERTY_ORIGIN_ID.encode()
 _OWN: Final = frozenset({_TOPIC, _ORIGIN})
@@ -79,9 +82,13 @@ def origin_of(record: bytes) -> tuple[str, int] | None:
 
 
 def origin_topic(record: bytes) -> str:
-    """Return the topic a dead letter came from. Raises BadRequestError if it does not say."""
+    """Return the topic a dead letter came from. Raises BadRequestError if it does not say, or its
+    writer, who may not publish there, alone does."""
     layout = record_layout(memoryview(record), 0)
     _, own = split(record[layout.properties_at :], _OWN)
+    if own.get(_ORIGIN) == UNPROVEN_ORIGIN_ID.encode():
+        expected = "messages, or copies by users with Pub on their topic"
+        raise BadRequestError("offsets", expected, "a copy by another user")
     if _TOPIC not in own:
         expected = f"a message with property {PROPERTY_RETRY_TOPIC}"
         raise BadRequestError("offsets", expected, "one without")

@@ -18,6 +18,8 @@ from node.errors.common import BusyError, LimitReachedError, NodeError, UnknownG
 from node.errors.groups import AlreadyResentError, MessageExpiredError
 from node.state.appends import Prepared
 from node.state.tables.dead_letters import DeadLettersTable
+from node.users.calling import may, require
+from node.users.rules import Action, ResourceKind
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import (
     ListDeadLettersRequest,
@@ -76,7 +78,8 @@ class DeadLetters:
         All or none, or `in_pieces`: then a letter that cannot go is named and keeps no other back,
         and the first ones that fit into one batch go. Raises UnknownGroupError, BusyError while
         another call sends one of them, and the errors of `Produce.append`; all or none
-        MessageExpiredError and refusals of the topics, too.
+        MessageExpiredError and refusals of the topics, too. A user needs Pub on the topics, or
+        Update as an operator has it.
         """
         context, group = self._context, request.group
         context.check_cluster(request.cluster_id)
@@ -104,6 +107,8 @@ class DeadLetters:
                     raise MessageExpiredError(topic, QUEUE, offset, lo, hi)
                 letter = read_record(context, topic, QUEUE, offset)
                 origin = origin_topic(letter)
+                if not may(Action.UPDATE, ResourceKind.TOPIC, origin):
+                    require(Action.PUB, ResourceKind.TOPIC, origin)
                 queue_id = offset % context.topic(origin).queue_count
                 self._produce.check_queue((origin.encode(), queue_id), frozenset())
                 record = sent_again(letter, origin, queue_id)

@@ -19,14 +19,14 @@ from node.broker.core.offset_moves import commit_command
 from node.broker.groups.members import Members
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.records.delayed import held, level_delay_ms, scheduled
-from node.broker.records.retry import dead_letter, given_back, origin_topic, times_of
+from node.broker.records.retry import dead_letter, given_back, times_of
 from node.errors.common import BadRequestError, ReservedTopicError
 from node.errors.groups import GroupOrderlyError, MessageExpiredError
 from node.runtime.accounts import caller
 from node.state.appends import Committed, Prepared
 from node.state.state import PERMISSION_ALL
 from node.state.tables.group_settings import SubscriptionSettings
-from node.users.calling import require
+from node.users.calling import may, require
 from node.users.rules import Action, ResourceKind
 from quorumlog.pb import common_pb2
 from quorumlog.pb.consumer_pb2 import GroupOffset
@@ -128,16 +128,21 @@ class Retry:
         )._replace(asked=wanted)
         return self._answer(await self._produce.append(append, attached_commands))
 
+    def check_copy(self, topic: str) -> bool:
+        """Return whether the running call may publish to the topic that a copy is of, in the
+        consumer's word: else the copy is never sent to it. Raises ReservedTopicError, and
+        ForbiddenError for one that it may not read."""
+        if is_reserved(topic):
+            raise ReservedTopicError(topic)
+        require(Action.SUB, ResourceKind.TOPIC, topic)
+        return may(Action.PUB, ResourceKind.TOPIC, topic)
+
     async def take_copy(
         self, group: str, record: bytes, *, is_dead: bool, level: int
     ) -> AppendResponse:
         """Append a message of the group's retry topic that a consumer copied itself, held for the
-        delay of a level, or make it a dead letter. Its properties say which topic it is of, in the
-        consumer's word: not one of the system. Errors as `retry_later`."""
-        context, topic, due_unix_ms = self._context, origin_topic(record), list[int]()
-        if is_reserved(topic):
-            raise ReservedTopicError(topic)
-        require(Action.SUB, ResourceKind.TOPIC, topic)
+        delay of a level, or make it a dead letter. Errors as `retry_later`."""
+        context, due_unix_ms = self._context, list[int]()
         context.check_name("group", group)
         context.check_leads()
         if is_dead:

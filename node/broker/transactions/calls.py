@@ -133,11 +133,14 @@ class TransactionCalls:
 
     async def end_transaction(self, request: EndTransactionRequest) -> EndTransactionResponse:
         """Commit or roll back, once; a repeated call gets the same answer, also one of a producer
-        that has lost its name meanwhile. Raises ProducerFencedError, and as `TransactionEnds.end`.
+        that has lost its name meanwhile. Raises ProducerFencedError, and as `TransactionEnds.end`;
+        to commit, ForbiddenError as `require_publish`.
         """
         self._context.check_cluster(request.cluster_id)
         if request.outcome not in (COMMITTED, ROLLED_BACK):
             raise BadRequestError("outcome", "COMMITTED or ROLLED_BACK", str(request.outcome))
+        if request.outcome == COMMITTED:
+            await self.require_publish(request.transaction_id)
         was_ended = await self.ends.end(
             request.transaction_id,
             request.outcome,

@@ -16,7 +16,7 @@ from node.state.tables.users import UsersTable, to_pb
 from node.users.calling import calling
 from node.users.credentials import SECRET_LENGTH_MAX, SecretBox
 from node.users.guard import Mode
-from node.users.rules import READY_MADE, Need, ResourceKind, Role, action_of, resource_of
+from node.users.rules import READY_MADE, Need, Role, action_of, resource_of
 from node.users.rules import to_pb as rule_to_pb
 from quorumlog.pb import users_pb2 as pb
 from quorumlog.pb.state_pb2 import Command
@@ -139,7 +139,7 @@ class UserCalls:
         rights = self._table.users.get(request.user)
         if rights is None:  # It is disabled.
             return pb.ExplainResponse()
-        decided = rights.decide(Need(action, ResourceKind(resource.kind), resource.name))
+        decided = rights.decide(Need(action, *resource))
         answer = pb.ExplainResponse(is_allowed=decided.is_allowed, role=decided.role)
         if decided.rule is not None:
             answer.rule.CopyFrom(rule_to_pb(decided.rule))

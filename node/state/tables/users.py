@@ -31,6 +31,7 @@ from node.users.rules import (
     Need,
     ResourceKind,
     Role,
+    check_argument,
     from_pb,
     rule_of,
 )
@@ -119,6 +120,11 @@ class UsersTable(Table):
             if has_place is not bool(argument) or (colon and not argument):
                 expected = f"{name}:PREFIX" if has_place else name
                 return BadRequestError("roles", expected, given)
+            try:
+                if argument:
+                    check_argument(argument)
+            except ValueError as error:
+                return BadRequestError("roles", f"{name}:PREFIX", str(error))
         for identity, credential in user.credentials.items():
             owner = self._owner(identity, credential)
             if owner not in ("", user.name):

@@ -173,6 +173,20 @@ def test_rocketmq_is_served_to_this_machine_and_to_clients_with_a_proof(
                 assert keys_of_problems(**flags) == [f"{name} + rocketmq"]
 
 
+@pytest.mark.parametrize(
+    "others",
+    [{"join": "true"}, {"peers": "1=a:1/a:2,2=b:1/b:2"}, {"nameserver_servers": "a:1"}],
+)
+def test_nodes_with_users_know_each_other_by_a_secret(
+    tmp_path: Path, others: dict[str, str]
+) -> None:
+    given = user_settings(tmp_path)
+    assert settings(**given, **others).users == "on"
+    del given["secret_file"]
+    assert "users + secret_file" in keys_of_problems(**given, **others)
+    assert settings(**given).users == "on", "alone"
+
+
 def test_clients_whose_certificates_make_them_nodes_are_named(files: dict[str, str]) -> None:
     del files["secret_file"]
     (port,) = exposures(settings(peer_listen=OUTSIDE, **files, tls_client_auth="true"))

@@ -1,6 +1,7 @@
 """The gateway: records of other producers, input without a bound, and leaks."""
 
 import asyncio
+import contextvars
 import hashlib
 import struct
 import threading
@@ -31,10 +32,13 @@ from node.rocketmq.protocol.messages import (
     from_record,
     timestamp,
 )
+from node.rocketmq.protocol.statuses import CallRefusedError
 from node.rocketmq.telemetry import Telemetry
 from node.runtime.accounts import Accounts, Kind, Limit, on_behalf_of
 from node.runtime.turn import Turn
 from node.services.door import TOKEN_HEADER
+from node.users.calling import set_calling
+from node.users.guard import Guard
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.pop_pb2 import ChangeInvisibleRequest, ChangeInvisibleResponse
@@ -319,6 +323,23 @@ def test_who_has_too_much_elsewhere_makes_nobody_else_leave() -> None:
     with on_behalf_of(accounts.open("10.0.0.9")):
         clients.seen("new")
     assert (len(clients), clients.is_alive("new")) == (1, True), "one makes room"
+
+
+def test_a_client_id_is_of_one_user() -> None:
+    clients, guard = GatewayClients(), Guard("on", lambda: 0)
+
+    def call(name: str) -> None:
+        set_calling(guard.by_name(name))
+        clients.seen("c")
+        clients.check_own("c")
+
+    contexts = {name: contextvars.copy_context() for name in ("shop", "other")}
+    contexts["shop"].run(call, "shop")
+    with pytest.raises(CallRefusedError, match="another address or user has this id"):
+        contexts["other"].run(call, "other")
+    contexts["shop"].run(call, "shop")
+    clients.left("c")
+    contexts["other"].run(call, "other")
 
 
 async def test_a_client_that_is_alive_keeps_its_id_from_strangers(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Every method of every service as nobody, as a user without the right, and as the right one."""
 
+import asyncio
+import base64
 import itertools
 import json
 from collections.abc import Iterator
@@ -9,12 +11,17 @@ import grpc
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
+from node.rocketmq.remoting.access import signature
+from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.command import Command
 from node.services.methods import SERVICES
 from node.users.credentials import digest_of
 from node.users.needs import NEEDS, appends, of_nodes, of_peers, signed_in
 from quorumlog.pb import admin_pb2, log_pb2, retry_pb2, transaction_pb2, users_pb2
 from store.record.message import encode_message
+from tests.fuzz.rights import admin
 from tests.node.processes import SingleNode, typed_error
+from tests.node.rocketmq.remoting.clients import ClassicClient
 from tests.node.users_files import ADMIN_TOKEN, user_settings
 from tests.patience import PATIENCE_S, wait_for
 from tests.store.records import messages
@@ -90,7 +97,6 @@ def test_every_method_has_a_row() -> None:
 def test_nobody_may_call_what_users_may(node: SingleNode) -> None:
     for token in ("", "qlt_unknown"):
         codes = {m.name: code(node, token, s, m) for s, m in METHODS}
-        assert codes.pop("Report") not in REFUSED, "nodes without a secret report as before"
         assert set(codes.values()) == {"node.unauthenticated"}, codes
 
 
@@ -107,7 +113,7 @@ def test_a_user_without_a_role_may_call_nothing_of_others(node: SingleNode) -> N
 
 def test_an_admin_may_call_everything_but_what_nodes_alone_may(node: SingleNode) -> None:
     codes = {m.name: code(node, ADMIN_TOKEN, s, m) for s, m in METHODS}
-    assert codes.pop("HandAudit") == "node.unauthenticated"
+    assert codes.pop("HandAudit") == codes.pop("Report") == "node.unauthenticated"
     assert not REFUSED & set(codes.values()), codes
 
 
@@ -151,6 +157,93 @@ def test_a_user_of_a_prefix_reaches_its_topics_and_no_others(node: SingleNode) -
     assert code(node, token, *by_name["RetryLater"], later) == "node.forbidden"
     end = transaction_pb2.EndTransactionRequest(producer_group="shop-p", producer_name="other")
     assert code(node, token, *by_name["EndTransaction"], end) == "node.forbidden"
+
+
+def test_topics_that_hold_messages_of_others_are_read_by_an_admin(node: SingleNode) -> None:
+    pull = next(row for row in METHODS if row[1].name == "Pull")
+    token = with_user(node, "peeks", "reader")
+    for topic in ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "rmq_sys_undeliverable"):
+        request = log_pb2.PullRequest(topic=topic)
+        assert code(node, token, *pull, request) == "node.forbidden"
+        assert code(node, ADMIN_TOKEN, *pull, request) not in REFUSED
+
+
+def test_a_denial_keeps_a_user_from_the_log_and_an_admin_may_delete_its_own_user(
+    node: SingleNode,
+) -> None:
+    by_name = {m.name: (s, m) for s, m in METHODS}
+    deny = users_pb2.Rule(deny=True, resource="Topic:secret", actions=["Sub"])
+    admin_call(node, "PutRole", users_pb2.PutRoleRequest(name="no-secret", rules=[deny]))
+    token = with_user(node, "second", "admin", "no-secret")
+    read = admin_pb2.ReadLogRequest()
+    assert code(node, token, *by_name["ReadLog"], read) == "node.forbidden"
+    with grpc.insecure_channel(node.node_json()["address"]) as channel:
+        for resource, expected in (("Topic:*", False), ("Topic:sec*", False), ("Topic:a*", True)):
+            explain = users_pb2.ExplainRequest(user="second", action="Sub", resource=resource)
+            assert admin(channel).Explain(explain).is_allowed is expected, resource
+    own = users_pb2.DeleteUserRequest(name="second")
+    assert code(node, token, *by_name["DeleteUser"], own) == ""
+    assert code(node, token, *by_name["WhoAmI"]) == "node.unauthenticated"
+
+
+def classic(node: SingleNode, request_code: RequestCode, topic: str, *properties: str) -> int:
+    """Send a message that was tried too often, as the user `copies`; return the code of the
+    answer."""
+    ext = {"topic": topic, "queueId": "0", "properties": "\x01".join(properties) + "\x02"}
+    ext |= {"reconsumeTimes": "9", "maxReconsumeTimes": "1", "producerGroup": "shop-g"}
+    ext |= {"AccessKey": "copies", "bornTimestamp": "1", "sysFlag": "0", "flag": "0"}
+    command = Command(request_code, ext=ext, body=b"forged", version=479)
+    ext["Signature"] = base64.b64encode(signature(command, b"secret of copies")).decode()
+
+    async def ask() -> int:
+        port = int(node.node_json()["framed_address"].rpartition(":")[2])
+        client = await ClassicClient.connect(port)
+        answer = await client.ask(command.code, ext, b"forged")
+        await client.close()
+        return answer.code
+
+    return asyncio.run(ask())
+
+
+def test_dead_letters_and_half_messages_reach_no_topic_without_pub(node: SingleNode) -> None:
+    for topic in ("shop-r", "taken", "unread"):
+        admin_call(node, "CreateTopic", admin_pb2.CreateTopicRequest(topic=topic))
+    rules = [
+        users_pb2.Rule(resource="Topic:taken", actions=["Sub"]),
+        users_pb2.Rule(resource="Group:shop-g", actions=["Sub", "Update"]),
+    ]
+    admin_call(node, "PutRole", users_pb2.PutRoleRequest(name="takes", rules=rules))
+    roles = users_pb2.RoleNames(roles=["takes", "producer-consumer:shop-"])
+    key = [users_pb2.Credential(id="copies")]
+    put = users_pb2.PutUserRequest(
+        name="copies", roles=roles, add_credentials=key, secrets=[b"secret of copies"]
+    )
+    admin_call(node, "PutUser", put)
+    token, by_name = with_user(node, "copies", *roles.roles), {m.name: (s, m) for s, m in METHODS}
+    admin_call(node, "Append", appended("taken"))
+    dead = retry_pb2.RetryMessage(topic="taken", is_dead=True)
+    later = retry_pb2.RetryLaterRequest(group="shop-g", messages=[dead])
+    assert code(node, token, *by_name["RetryLater"], later) == ""
+    copy = RequestCode.SEND_MESSAGE, "%RETRY%shop-g", "RETRY_TOPIC"
+    found = [classic(node, *copy, topic) for topic in ("unread", "taken", "shop-r")]
+    assert found == [ResponseCode.NO_PERMISSION, ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+    reply = RequestCode.SEND_REPLY_MESSAGE, "shop-r", "REPLY_TO_CLIENT", "another"
+    assert classic(node, *reply) == ResponseCode.NO_PERMISSION, "a reply is not of any topic"
+    operator = with_user(node, "resends", "operator")
+    for offset, who, expected in (
+        *((0, token, "node.forbidden"), (0, operator, ""), (1, token, "node.bad_request")),
+        *((1, operator, "node.bad_request"), (1, ADMIN_TOKEN, "node.bad_request")),
+        (2, token, ""),
+    ):
+        resend = retry_pb2.ResendDeadLettersRequest(group="shop-g", offsets=[offset])
+        assert code(node, who, *by_name["ResendDeadLetters"], resend) == expected, (offset, who)
+    with grpc.insecure_channel(node.node_json()["address"]) as channel:
+        half = appended("taken", transaction={"producer_group": "shop-p"})
+        begun = admin(channel).Append(half).position
+    end = transaction_pb2.EndTransactionRequest(transaction_id=begun, producer_group="shop-p")
+    for outcome, expected in ((1, "node.forbidden"), (2, "")):
+        end.outcome = outcome  # type: ignore[assignment]  # Committed, rolled back.
+        assert code(node, token, *by_name["EndTransaction"], end) == expected
 
 
 def test_single_messages_and_lists_show_what_their_user_may_see(node: SingleNode) -> None:

@@ -120,6 +120,8 @@ def test_no_change_leaves_a_cluster_without_an_admin(change: dict[str, Any]) -> 
         ({"roles": ["reader:a"]}, "node.bad_request"),
         ({"roles": [f"producer-consumer:{n}" for n in range(51)]}, "node.bad_request"),
         ({"roles": ["producer-consumer:" + "a" * 256]}, "node.bad_request"),
+        ({"roles": ["producer-consumer:a-*"]}, "node.bad_request"),
+        ({"roles": ["producer-consumer:a b"]}, "node.bad_request"),
         ({"credentials": [Credential(id="x")]}, "node.bad_request"),
         ({"credentials": [Credential(id="", certificate="CN=a")]}, "node.bad_request"),
         ({"credentials": [Credential(id="x", certificate="O=a")]}, "node.bad_request"),

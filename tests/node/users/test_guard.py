@@ -14,7 +14,7 @@ from node.users.calling import calling, may, require
 from node.users.credentials import SecretBox, digest_of, node_token
 from node.users.guard import Caller, Guard
 from node.users.needs import NEEDS
-from node.users.rules import Action, ResourceKind
+from node.users.rules import Action, Need, ResourceKind
 from node.users.users import Credential, Rates, User, Users
 from quorumlog.pb.log_pb2 import PullRequest, RouteRequest
 from quorumlog.pb.nameserver_pb2 import ReportRequest
@@ -151,6 +151,15 @@ async def test_all_that_a_call_needs_is_needed(request_: PullRequest) -> None:
     assert guard.refused["forbidden"] == 1
 
 
+def test_names_of_any_size_are_decided_and_not_kept() -> None:
+    shop = guarded(replace(SHOP, roles=("admin",))).by_token("token")
+    need = Need(Action.SUB, ResourceKind.TOPIC, "a" * 1_000)
+    assert shop.may(need)
+    assert need not in shop.rights._decisions
+    shop.publish([(b"rmq_sys_a", 0)])
+    assert not shop.rights.may_publish
+
+
 @pytest.mark.parametrize("how", ["deleted", "role", "ended"])
 async def test_a_call_that_waits_ends_when_its_right_is_taken(how: str) -> None:
     now_ms = 0
@@ -202,8 +211,12 @@ async def test_a_call_that_keeps_its_right_goes_on_and_its_own_end_is_its_own() 
 async def test_nodes_show_what_the_secret_makes_and_others_cannot_report() -> None:
     guard = guarded(SHOP, secret=b"secret of the cluster")
     report = "NameServerService/Report"
-    assert guard.is_checked(report, NEEDS[report])
-    assert not guarded(SHOP).is_checked(report, NEEDS[report]), "no secret: as without users"
+    alone = guarded(SHOP)
+    with (
+        pytest.raises(UnauthenticatedError, match="only nodes of the cluster"),
+        alone.serving(alone.by_token(""), report, NEEDS[report], ReportRequest()),
+    ):
+        raise AssertionError("it was served")
     node = guard.by_token(node_token(b"secret of the cluster"))
     with guard.serving(node, report, NEEDS[report], ReportRequest()):
         assert may(Action.DELETE, ResourceKind.TOPIC, "any")

@@ -47,6 +47,25 @@ def test_a_denial_wins_else_a_permission_is_needed(
 
 
 @pytest.mark.parametrize(
+    ("name", "is_prefix", "is_allowed"),
+    [
+        *(("ba", True, True), ("bar", False, True), ("b", True, False), ("bad", True, False)),
+        *(("bad-a", True, False), ("", False, False), ("bar", True, True)),
+    ],
+)
+def test_of_many_one_rule_allows_all_and_a_denial_of_one_denies_them(
+    name: str, is_prefix: bool, is_allowed: bool
+) -> None:
+    roles = [("a", allow("Topic:ba*", "Sub")), ("b", deny("Topic:bad*", "Sub"))]
+    if name == "ba":
+        roles.pop()
+    elif not name:
+        roles.append(("c", allow("Topic:*", "Sub")))
+    need = Need(Action.SUB, ResourceKind.TOPIC, name, is_prefix)
+    assert decide(roles, need).is_allowed is is_allowed
+
+
+@pytest.mark.parametrize(
     "text",
     [
         *("", "Topic", "Topic:", "Disk:a", "Topic:a*b", "Topic:a b", "Topic:a\n", "Topic:**"),

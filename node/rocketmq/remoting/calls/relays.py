@@ -10,6 +10,7 @@ from typing import Final
 
 from node.broker.read.visibility import visible_at
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
+from node.rocketmq.remoting.calls.routes import REPLY_SUFFIX
 from node.rocketmq.remoting.calls.sent_messages import REPLY_TO, SHORT_NAMES, properties_of
 from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.clients import CLIENT_ID_LENGTH_MAX, Member
@@ -18,6 +19,8 @@ from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, Refuse
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import text_of
+from node.users.calling import require
+from node.users.rules import Action, ResourceKind
 from store.errors import RecordFormatError
 from store.record.message import parse_message_id
 from store.record.topic_names import dead_letter_topic, retry_topic
@@ -76,8 +79,10 @@ class RelayCalls(Calls):
         return members[client_id]
 
     async def reply(self, request: Request) -> Answer:
-        """Pass a reply on to the requester; refused when it is not connected to this node."""
+        """Pass a reply on to the requester; refused when it is not connected to this node. Which
+        topic a reply names is the client's word: the right is that to the one of replies."""
         command = request.command
+        require(Action.PUB, ResourceKind.TOPIC, self._context.identity.cluster_id + REPLY_SUFFIX)
         is_short = command.code == RequestCode.SEND_REPLY_MESSAGE_V2
         fields = {
             name: command.ext[short if is_short else name]

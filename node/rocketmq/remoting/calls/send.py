@@ -15,7 +15,11 @@ from node.broker import Broker
 from node.broker.append.produce import Alone
 from node.broker.core.context import noted, within
 from node.broker.groups.settings import settings_of
-from node.broker.records.retry import PROPERTY_ORIGIN_ID, PROPERTY_RETRY_TOPIC
+from node.broker.records.retry import (
+    PROPERTY_ORIGIN_ID,
+    PROPERTY_RETRY_TOPIC,
+    UNPROVEN_ORIGIN_ID,
+)
 from node.errors.common import AppendTimeoutError, TopicNotWritableError
 from node.rocketmq.protocol.properties import ADDED
 from node.rocketmq.remoting.calls.locks import LockCalls
@@ -97,7 +101,6 @@ class Sends(Calls):
     async def _send_here(self, header: SendHeader, request: Request) -> Answer:
         topic = header.topic
         if topic.startswith(RETRY_PREFIX):
-            set_calling(None)
             return await self._send_copy(request, header)
         if self._is_to_be_made(topic):
             _check_topic(topic)
@@ -132,7 +135,8 @@ class Sends(Calls):
             )
             raise InvalidError(text)
         level = properties.pop(fmt.PROPERTY_DELAY_LEVEL, "0")
-        properties[PROPERTY_ORIGIN_ID] = _NO_ORIGIN
+        is_proven = self._broker.retry.check_copy(properties[PROPERTY_RETRY_TOPIC])
+        properties[PROPERTY_ORIGIN_ID] = _NO_ORIGIN if is_proven else UNPROVEN_ORIGIN_ID
         encoder = RecordEncoder(self._common(request, header, RETRY_QUEUE))
         encoder.add(header.flag, request.command.body, encode_properties(properties))
         receipt = await self._broker.retry.take_copy(
