@@ -24,6 +24,7 @@ from node.users.needs import NODE_CALLS, Needs, appends, of_nodes, of_peers
 from node.users.rates import UserRow, UserRows
 from node.users.rules import Action, Need, ResourceKind
 from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Owned, Rights, Users
+from store.errors import Outcome
 from store.record.topic_names import is_reserved
 
 Mode = Literal["off", "prepare", "on"]
@@ -363,6 +364,8 @@ class Guard:
                 code = "cancelled"
                 raise
             code = error.code
+            if row is appends or any(need.action in _CHANGES for need in needs):
+                error.outcome = Outcome.UNKNOWN  # type: ignore[misc]  # It had begun.
             self.refuse(caller, method, error)
             raise error from None
         except Exception as error:
