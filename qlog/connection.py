@@ -260,7 +260,11 @@ def context_of(server: str | None) -> Context | None:
 
 @asynccontextmanager
 async def connected(
-    server: str | None, *, timeout_ms: int = CALL_TIMEOUT_MS, is_patient: bool = True
+    server: str | None,
+    *,
+    timeout_ms: int = CALL_TIMEOUT_MS,
+    is_patient: bool = True,
+    shows_token: bool = True,
 ) -> "AsyncIterator[Client]":
     """Yield a client of the cluster for one command. Its errors about a topic or a consumer group
     that does not exist propose near names. An impatient one takes a cluster to be down after 2 s,
@@ -282,7 +286,7 @@ async def connected(
                 connect_timeout_ms=connect_ms,
                 credentials=credentials(server),
                 transport=transport(),
-                token=token(server),
+                token=token(server) if shows_token else "",
             ) as client,
         ):
             is_connected = True

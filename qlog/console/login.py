@@ -18,7 +18,7 @@ import quorumlog
 from qlog.console.cluster import Cluster
 from qlog.console.shield import RefusedError
 from quorumlog.admin.types import NodeDown
-from quorumlog.errors import PermissionDeniedError, QuorumlogError
+from quorumlog.errors import PermissionDeniedError, QuorumlogError, UnimplementedError
 
 SESSION_COUNT_MAX: Final = 64
 """Above it the one ends that was used the longest ago: each holds connections."""
@@ -45,14 +45,17 @@ class _Session(NamedTuple):
 class Logins:
     """All sessions of a console. For one event loop."""
 
-    def __init__(self, cluster: Cluster, connect: Connect, port: int) -> None:
+    def __init__(
+        self, cluster: Cluster, connect: Connect, port: int, *, is_certified: bool
+    ) -> None:
         """`cluster` is what callers without a login see, where it lets them. `port` tells the
-        cookies of several consoles of a host apart."""
+        cookies of several consoles of a host apart. `is_certified`: it shows a certificate, which
+        may be that of a user, whose rights are not those of the callers."""
         self._cluster, self._connect = cluster, connect
         self._cookie = f"quorumlog_{port}"
         self._sessions: dict[bytes, _Session] = {}
         """By the digest of the cookie, the one used last at the end."""
-        self._is_needed = False
+        self._is_needed, self._is_certified = False, is_certified
 
     @asynccontextmanager
     async def caller(self, request: Request) -> AsyncIterator[Cluster]:
@@ -64,8 +67,11 @@ class Logins:
             if session.ends_s <= time.monotonic():
                 await self._end(key)
                 raise LoginNeededError
-        elif self._is_needed:
-            await self._look()
+        else:
+            if self._is_needed:
+                await self._look()
+            if self._is_certified:
+                await self._check_certificate()
         try:
             yield session.cluster if session is not None else self._cluster
         except QuorumlogError as error:
@@ -127,6 +133,15 @@ class Logins:
         if all(isinstance(node, NodeDown) for node in status.nodes):
             raise LoginNeededError
         self._is_needed = False
+
+    async def _check_certificate(self) -> None:
+        """Raise LoginNeededError if users are on: the certificate of the console is of one."""
+        try:
+            found = await self._cluster.shared("whoami", self._cluster.client.admin.who_am_i)
+        except (PermissionDeniedError, UnimplementedError):
+            return  # It is of none, or the nodes have none yet.
+        if found.mode == "on":
+            raise LoginNeededError
 
 
 def _digest(cookie: str) -> bytes:
