@@ -98,13 +98,13 @@ class Rights:
         return known
 
 
-_LOOK_AT_USERS: Final = Need(Action.GET, ResourceKind.CLUSTER, ClusterPart.USERS)
+LOOK_AT_USERS: Final = Need(Action.GET, ResourceKind.CLUSTER, ClusterPart.USERS)
 
 
 def _owned(need: Need) -> Need:
     """Return what stands for a need in the rules."""
     if need.kind is ResourceKind.TOPIC and need.name in (AUDIT_TOPIC, COMMAND_TOPIC):
-        return _LOOK_AT_USERS
+        return LOOK_AT_USERS
     if need.kind is ResourceKind.TOPIC and need.name[:1] == "%":
         for prefix in (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX):
             if need.name.startswith(prefix):

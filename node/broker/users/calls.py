@@ -18,6 +18,7 @@ from node.users.credentials import SECRET_LENGTH_MAX, SecretBox
 from node.users.guard import Mode
 from node.users.rules import READY_MADE, Need, ResourceKind, Role, action_of, resource_of
 from node.users.rules import to_pb as rule_to_pb
+from node.users.users import LOOK_AT_USERS
 from quorumlog.pb import users_pb2 as pb
 from quorumlog.pb.state_pb2 import Command
 
@@ -128,8 +129,12 @@ class UserCalls:
         return pb.DeleteRoleResponse()
 
     async def explain(self, request: pb.ExplainRequest) -> pb.ExplainResponse:
-        """Return whether a user may do something, and which rule says so."""
+        """Return whether a user may do something, and which rule says so; to others than this user
+        only if they may look at users."""
         self._check()
+        caller = calling()
+        if caller is not None and caller.name != request.user:
+            caller.require(LOOK_AT_USERS)
         try:
             action, resource = action_of(request.action), resource_of(request.resource)
         except ValueError as error:

@@ -19,7 +19,7 @@ async def test_a_user_is_made_explained_changed_and_deleted(tmp_path: Path) -> N
         own = new_token()
         async with (
             quorumlog.connect(address, token=token) as client,
-            quorumlog.connect(address, token=own) as bob,
+            quorumlog.connect(address, token=f"{own}\n") as bob,
         ):
             admin = client.admin
             assert (await admin.who_am_i()).name == "admin"
@@ -45,7 +45,9 @@ async def test_a_user_is_made_explained_changed_and_deleted(tmp_path: Path) -> N
             assert (await bob.admin.who_am_i()).roles == ("shop",)
             yes = await admin.explain_access("bob", "pub", "topic:shop-a")
             assert (yes.is_allowed, yes.role, str(yes.rule)) == (True, "shop", str(rules[0]))
-            no = await admin.explain_access("bob", "Pub", "Topic:shop-x")
+            no = await bob.admin.explain_access("bob", "Pub", "Topic:shop-x")
+            with pytest.raises(errors.PermissionDeniedError, match="lacks Get on Cluster:users"):
+                await bob.admin.explain_access("admin", "Pub", "Topic:shop-x")
             assert (no.is_allowed, str(no.rule)) == (False, "DENY Topic:shop-x Pub")
             assert (await admin.explain_access("bob", "Sub", "Topic:shop-a")).rule is None
             with pytest.raises(errors.PermissionDeniedError, match="user 'bob' lacks List on"):
