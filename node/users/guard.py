@@ -91,7 +91,7 @@ class Caller:
             self.why, self._rights = "the credential has ended", None
         if self._rights is None:
             if self.guard.is_behind():
-                raise NotReadyError(0)
+                raise NotReadyError(0, "does not know all users yet")
             raise UnauthenticatedError(self.why)
         return self._rights
 
@@ -242,12 +242,13 @@ class Guard:
 
     def by_certificate(self, names: Iterable[str]) -> Caller:
         """Return the caller whose client certificate shows these names, as credentials have
-        them."""
-        known = self.users.by_certificate
+        them; none of them: there is no certificate."""
+        known, why = self.users.by_certificate, _NO_CREDENTIAL
         for name in names:
             if name in known:
                 return self._found(known[name], "the certificate")
-        return self._nobody("no user has the client certificate")
+            why = "no user has the client certificate"
+        return self._nobody(why)
 
     def by_signature(self, access_key: str, is_right: Callable[[bytes], bool]) -> Caller:
         """Return the caller that signed with an access key; `is_right` looks whether a secret made
