@@ -244,12 +244,19 @@ def read_token(path: str) -> str:
     do = "name the file that 'qlog user' wrote, or make a token: qlog user token add"
     try:
         text = read_user_text(path).strip()
+        warn_readable(path)
         if re.fullmatch("[!-~]{1,255}", text) is None:
             raise UserFileError("it holds something else than one line with a token", do)
     except UserFileError as error:
         what = f"the token cannot be read from {path}"
         raise CliError(what, error.what, error.do, ExitCode.USAGE) from None
     return text
+
+
+def warn_readable(path: str | os.PathLike[str]) -> None:
+    """Say on stderr that others can read a file of secrets, if they can."""
+    if os.name != "nt" and os.stat(path).st_mode & 0o077:
+        click.echo(f"warning: others can read {path}; run: chmod 600 {path}", err=True)
 
 
 def context_of(server: str | None) -> Context | None:

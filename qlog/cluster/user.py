@@ -20,7 +20,7 @@ import click
 from qlog import names
 from qlog.broker_groups import warn_away
 from qlog.command_decorators import Printout, cluster_command, confirmed, printed
-from qlog.connection import ask, server_option
+from qlog.connection import ask, server_option, warn_readable
 from qlog.message_rows import time_text
 from qlog.output import Row
 from qlog.parsed import Parsed, parse_duration
@@ -34,14 +34,24 @@ if TYPE_CHECKING:
     from quorumlog.client import Client
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_LIFE_MIN, _LIFE_MAX = "1s", "36500d"
 _RATES = ("bytes_per_second", "messages_per_second", "requests_per_second", "connections")
+
+
+def _parse_life(text: str) -> int:
+    """Return the milliseconds of a life of credentials. Raises ValueError."""
+    lives_ms = parse_duration(text)
+    if not parse_duration(_LIFE_MIN) <= lives_ms <= parse_duration(_LIFE_MAX):
+        raise ValueError(f"{text!r} is out of range; give {_LIFE_MIN} to {_LIFE_MAX}")
+    return lives_ms
+
 
 _name_argument = click.argument("name", metavar="USER", shell_complete=names.users)
 _expires_option = click.option(
     "--expires",
     "lives_ms",
     metavar="DURATION",
-    type=Parsed("duration", parse_duration),
+    type=Parsed("duration", _parse_life),
     help="Let it end after this time: 12h, 90d.  [default: never]",
 )
 
@@ -597,6 +607,7 @@ async def import_keys(
     """
     try:
         keys = read_keys(file)
+        warn_readable(file)
     except UserFileError as error:
         what = f"the keys cannot be read from {file}"
         raise CliError(what, error.what, error.do, ExitCode.USAGE) from None
