@@ -27,7 +27,7 @@ from qlog.parsed import Parsed, parse_duration
 from quorumlog.command_errors import CliError, ExitCode, nearest
 from quorumlog.errors import Outcome, QuorumlogError
 from quorumlog.user_files import UserFileError, read_keys, read_user_text
-from quorumlog.user_tokens import digest_of, first_user_text, new_token
+from quorumlog.user_tokens import SECRET_SIZE_BYTES_MIN, digest_of, first_user_text, new_token
 
 if TYPE_CHECKING:
     from quorumlog.admin.types import NewCredential, User, WhoAmI
@@ -598,7 +598,7 @@ async def import_keys(
 
     \b
     Keys of -o json:
-      user, change (new; or none: it is there)
+      user, change (new; or none, and why: it is there, a short secret)
 
     \b
     Examples:
@@ -618,10 +618,14 @@ async def import_keys(
     there |= {user.name for user in users}
     rows = []
     for access_key, secret in keys.items():
-        is_new = access_key not in there
-        if is_new and is_done:
+        size_bytes, change = len(secret.encode()), "new"
+        if access_key in there:
+            change = "none: it is there"
+        elif size_bytes < SECRET_SIZE_BYTES_MIN:
+            change = f"none: its secret has {size_bytes} bytes of {SECRET_SIZE_BYTES_MIN} or more"
+        elif is_done:
             added = [_key(access_key, secret, None)]
             await client.admin.put_user(access_key, roles=roles, add=added, must_be_new=True)
-        rows.append({"user": access_key, "change": "new" if is_new else "none: it is there"})
+        rows.append({"user": access_key, "change": change})
     lines = [] if is_done else ["nothing was changed; run it again with --yes"]
     return Printout(rows, lines=lines)

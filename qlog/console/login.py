@@ -8,7 +8,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
 from starlette.requests import Request
@@ -18,10 +18,18 @@ import quorumlog
 from qlog.console.cluster import Cluster
 from qlog.console.shield import RefusedError
 from quorumlog.admin.types import NodeDown
-from quorumlog.errors import PermissionDeniedError, QuorumlogError, UnimplementedError
+from quorumlog.errors import (
+    DeadlineError,
+    PermissionDeniedError,
+    QuorumlogError,
+    UnavailableError,
+    UnimplementedError,
+)
 
 SESSION_COUNT_MAX: Final = 64
 """Above it the one ends that was used the longest ago: each holds connections."""
+SESSIONS_OF_A_USER_MAX: Final = 8
+"""Above it the same, so that one user does not end the sessions of others."""
 SESSION_S: Final = 12 * 3_600
 """Life of a session."""
 UNAUTHENTICATED: Final = "node.unauthenticated"
@@ -37,6 +45,7 @@ class LoginNeededError(RefusedError):
 
 
 class _Session(NamedTuple):
+    user: str
     cluster: Cluster
     life: AsyncExitStack
     ends_s: float
@@ -91,19 +100,27 @@ class Logins:
         try:
             client = await life.enter_async_context(self._connect(token))
             cluster = Cluster(client, is_full=self._cluster.is_full)
+            user = ""
             try:
                 await cluster.status()
             except PermissionDeniedError as error:
                 if error.code == UNAUTHENTICATED:
                     raise
+            with suppress(UnavailableError, DeadlineError):  # Without a leader it goes on unnamed.
+                user = (await client.admin.who_am_i()).name
         except BaseException:
             await life.aclose()
             raise
         await self.log_out(request)
+        own = [key for key, session in self._sessions.items() if session.user == user]
+        for key in own[: max(0, len(own) + 1 - SESSIONS_OF_A_USER_MAX)]:
+            await self._end(key)
         while len(self._sessions) >= SESSION_COUNT_MAX:
             await self._end(next(iter(self._sessions)))
         cookie = secrets.token_urlsafe(32)
-        self._sessions[_digest(cookie)] = _Session(cluster, life, time.monotonic() + SESSION_S)
+        self._sessions[_digest(cookie)] = _Session(
+            user, cluster, life, time.monotonic() + SESSION_S
+        )
         is_secure = request.url.scheme == "https"
         answer.set_cookie(self._cookie, cookie, httponly=True, samesite="strict", secure=is_secure)
 

@@ -21,8 +21,7 @@ from node.users.rules import to_pb as rule_to_pb
 from node.users.users import LOOK_AT_USERS
 from quorumlog.pb import users_pb2 as pb
 from quorumlog.pb.state_pb2 import Command
-
-_SECRET_SIZE_BYTES_MIN: Final = 8
+from quorumlog.user_tokens import SECRET_SIZE_BYTES_MIN
 
 
 class UserCalls:
@@ -91,8 +90,8 @@ class UserCalls:
         if self._box is None:
             expected = "users_key_file in the settings of each node, which seals their secrets"
             raise BadRequestError("access key", expected, "none")
-        if not _SECRET_SIZE_BYTES_MIN <= len(secret) <= SECRET_LENGTH_MAX:
-            expected = f"{_SECRET_SIZE_BYTES_MIN} to {SECRET_LENGTH_MAX} bytes"
+        if not SECRET_SIZE_BYTES_MIN <= len(secret) <= SECRET_LENGTH_MAX:
+            expected = f"{SECRET_SIZE_BYTES_MIN} to {SECRET_LENGTH_MAX} bytes"
             raise BadRequestError("secret", expected, f"{len(secret)}")
         return self._box.seal(access_key, secret)
 

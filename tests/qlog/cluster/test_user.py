@@ -141,6 +141,12 @@ def test_old_keys_become_users_after_a_look(qlog: Operator, tmp_path: Path) -> N
         assert {row["change"] for row in qlog.json(*command, *words)} == {change}
     assert qlog.json("user", "describe", "OLD2")["credentials"][0]["id"] == "OLD2"
     qlog("user", "key", "remove", "OLD2", "OLD2")
+    (tmp_path / "keys").write_text("NEW 1234567\n")
+    for words in ((), ("--yes",)):
+        (row,) = qlog.json(*command, *words)
+        assert row["change"] == "none: its secret has 7 bytes of 8 or more"
+    (tmp_path / "keys").write_text(f"A {SECRET}\nA {SECRET}\n")
+    assert "line 2 has a key that" in qlog(*command, code=2).stderr
 
 
 def test_the_first_user_has_a_file_of_its_own(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from node.users.credentials import digest_of
 from qlog.connection import TLS_VARIABLES
+from qlog.console.login import SESSIONS_OF_A_USER_MAX
 from qlog.transport import TOKEN_VARIABLE
 from quorumlog import sync
 from quorumlog.admin.types import NewCredential
@@ -112,6 +113,12 @@ def test_a_user_sees_what_its_roles_allow_and_the_refusals(
     browser.post("/logout", 303, {"token": found[1]}, **bob)
     browser.get("/topics", 303, **bob)
     browser.get("/topics", 200, **admin)
+
+    bob = log_in(browser, "qlt_bob")
+    for _ in range(SESSIONS_OF_A_USER_MAX):
+        log_in(browser, ADMIN_TOKEN)
+    browser.get("/topics", 303, **admin)
+    browser.get("/topics", 200, **bob)
 
     with node.client() as client:
         gone = users_pb2.DeleteUserRequest(name="bob")
