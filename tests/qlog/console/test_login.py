@@ -140,6 +140,7 @@ def test_the_token_of_the_console_opens_no_page(
             browser.get(path, 303)
 
 
+@pytest.mark.long
 def test_the_certificate_of_the_console_opens_no_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
