@@ -90,6 +90,7 @@ async def test_a_busy_follower_refuses_at_once_and_a_new_user_reads_at_once(tmp_
         for number in range(20):
             own = new_token()
             async with quorumlog.connect(cluster.bootstrap, token=own) as client:
+                assert client._groups is not None
                 client._groups.get("").calls._any_at = number
                 added = [NewCredential("t", token=own)]
                 await admin.admin.put_user(f"new{number}", roles=["reader"], add=added)
