@@ -526,7 +526,8 @@ class Node(NodeParts):
             guard.on_administered = self.audit.note_change
         first = settings.first_user()
         if first is not None:
-            self.broker.add_leader_work(FirstUser(context, own_appends, first))
+            self.broker.add_leader_work(work := FirstUser(context, own_appends, first))
+            self.health.add_listener(work.on_ready)
         path, status = settings.directory / RESET_FILE, self.replication.status
         reset = AdminReset(
             *(context, own_appends, path, self.lives.reset),
@@ -539,8 +540,8 @@ class Node(NodeParts):
 
         def is_behind() -> bool:
             lag_count = self.replication.status().commit_index - driver.applied_index
-            is_late = lag_count > _USERS_LAG_MAX  # A busy follower is always a little behind.
-            return is_late or not (guard.users.users and self.health.ready().is_good)
+            is_near = lag_count <= _USERS_LAG_MAX  # A busy follower is always a little behind.
+            return not (is_near and guard.users.users and self.health.ready().is_good)
 
         state, table = machine.state, machine.state.table(UsersTable)
 

@@ -244,12 +244,19 @@ def read_token(path: str) -> str:
     do = "name the file that 'qlog user' wrote, or make a token: qlog user token add"
     try:
         text = read_user_text(path).strip()
+        warn_readable(path)
         if re.fullmatch("[!-~]{1,255}", text) is None:
             raise UserFileError("it holds something else than one line with a token", do)
     except UserFileError as error:
         what = f"the token cannot be read from {path}"
         raise CliError(what, error.what, error.do, ExitCode.USAGE) from None
     return text
+
+
+def warn_readable(path: str | os.PathLike[str]) -> None:
+    """Say on stderr that others can read a file of secrets, if they can."""
+    if os.name != "nt" and os.stat(path).st_mode & 0o077:
+        click.echo(f"warning: others can read {path}; run: chmod 600 {path}", err=True)
 
 
 def context_of(server: str | None) -> Context | None:
@@ -260,7 +267,11 @@ def context_of(server: str | None) -> Context | None:
 
 @asynccontextmanager
 async def connected(
-    server: str | None, *, timeout_ms: int = CALL_TIMEOUT_MS, is_patient: bool = True
+    server: str | None,
+    *,
+    timeout_ms: int = CALL_TIMEOUT_MS,
+    is_patient: bool = True,
+    shows_token: bool = True,
 ) -> "AsyncIterator[Client]":
     """Yield a client of the cluster for one command. Its errors about a topic or a consumer group
     that does not exist propose near names. An impatient one takes a cluster to be down after 2 s,
@@ -282,7 +293,7 @@ async def connected(
                 connect_timeout_ms=connect_ms,
                 credentials=credentials(server),
                 transport=transport(),
-                token=token(server),
+                token=token(server) if shows_token else "",
             ) as client,
         ):
             is_connected = True

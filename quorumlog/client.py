@@ -119,8 +119,8 @@ class Client:
         self._cluster_id = cluster_id
         self._credentials = credentials
         self._transport = transport_of(transport)
-        check_token(token)
-        self._token = token
+        self._token = token.removesuffix("\n")  # That of its file.
+        check_token(self._token)
         self.client_id = client_id or default_client_id()
         self._groups: BrokerGroups | None = None
         self._starting = asyncio.Lock()

@@ -219,6 +219,11 @@ def _explain_usage(error: click.UsageError) -> Explanation:
         near = nearest(wrong[1], options)
         if wrong[1] == "--from-beginning" and "--from" in options:  # As Kafka has it.
             near = _proposal(["--from first"])
+        root = error.ctx.find_root()
+        for param in root.command.params if command is not root.command else ():
+            if wrong[1] in param.opts and param.metavar:
+                first, _, rest = error.ctx.command_path.partition(" ")
+                near = f"it stands in front: {first} {wrong[1]} {param.metavar} {rest}; else "
         if isinstance(command, click.Group) and wrong[1] in _OF_COMMANDS:
             near = f"name it behind the command: {error.ctx.command_path} COMMAND {wrong[1]}; else "
         do = (near if is_option else _near_commands(wrong[1], command)) + do

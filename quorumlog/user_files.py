@@ -94,6 +94,9 @@ def read_keys(path: str | os.PathLike[str]) -> dict[str, str]:
         if len(words) != 2:
             what = f"line {number} has {len(words)} words, and not a key and a secret"
             break
+        if words[0] in secrets:
+            what = f"line {number} has a key that an earlier line has, too"
+            break
         secrets[words[0]] = words[1]
     if what or not secrets:
         do = "write one access key and its secret a line"

@@ -11,6 +11,8 @@ from typing import Final
 TOKEN_PREFIX: Final = "qlt_"
 """Makes a token that lies around recognisable."""
 TOKEN_LENGTH_MAX: Final = 255
+SECRET_SIZE_BYTES_MIN: Final = 8
+"""Of an access key."""
 
 
 def new_token() -> str:

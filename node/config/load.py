@@ -19,14 +19,18 @@ from pydantic_core import ErrorDetails
 from node.config.conflicts import conflicts
 from node.config.settings import ENVIRONMENT_PREFIX, Settings
 from node.config.types import Peer
+from node.config.users import KEY_VARIABLE
 from quorumlog.user_files import UserFileError, read_user_file
 
 FILE_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}CONFIG"
 OTHER_VARIABLES: Final = frozenset(
-    {"CONFIG", "FAILPOINTS", "SERVER", "TRANSPORT", "LOCAL_DIR", "CACHE"}
+    {
+        *("CONFIG", "FAILPOINTS", "SERVER", "TRANSPORT", "LOCAL_DIR", "CACHE"),
+        *("TOKEN", "TOKEN_FILE", KEY_VARIABLE.removeprefix(ENVIRONMENT_PREFIX)),
+    }
 )
 """Variables with our prefix that are not settings: the file, fault injection, the command line, the
-place of installed packages. They may be exported for all processes."""
+place of installed packages, the key of users. They may be exported for all processes."""
 OTHER_PREFIXES: Final = (f"{ENVIRONMENT_PREFIX}CLIENT_", f"{ENVIRONMENT_PREFIX}TEST_")
 """Prefixes of the variables of clients and tests, which a node ignores."""
 _OF_SERVICE: Final = re.compile(
@@ -105,7 +109,8 @@ def load(
         values |= layer_values
         origins |= layer_origins
     for key in [key for key in values if key not in Settings.model_fields]:
-        problems.append(_unknown(key, values.pop(key), origins.pop(key), Settings.model_fields))
+        del values[key]
+        problems.append(_unknown(key, origins.pop(key), Settings.model_fields))
     settings, bad = _validated(values, origins, problems)
     if is_unread:  # What the file may set is not missing.
         problems = [one for one in problems if one.what != _NOT_SET]
@@ -182,7 +187,7 @@ def _from_environment(environment: Mapping[str, str], problems: list[ConfigProbl
             continue
         if _OF_SERVICE.match(f"{variable}={environment[variable]}"):
             continue
-        problems.append(_unknown(variable, environment[variable], "environment", variables))
+        problems.append(_unknown(variable, "environment", variables))
     given = {name: variable for variable, name in variables.items() if variable.lower() in texts}
     values = {name: texts[variable.lower()] for name, variable in given.items()}
     return values, {name: f"environment {variable}" for name, variable in given.items()}
@@ -267,13 +272,14 @@ _GONE: Final = {
 """Settings of earlier versions: why there are none, and what to do."""
 
 
-def _unknown(key: str, value: object, origin: str, known: Iterable[str]) -> ConfigProblem:
+def _unknown(key: str, origin: str, known: Iterable[str]) -> ConfigProblem:
+    # Without the value: a secret under a wrong name would stand in the log.
     gone = _GONE.get(key.removeprefix(ENVIRONMENT_PREFIX).lower())
     if gone is not None:
-        return ConfigProblem(key, _written(value), origin, *gone)
+        return ConfigProblem(key, "", origin, *gone)
     close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.55)
     do = f"did you mean {close[0]}?" if close else "remove it; docs/configuration.md has all"
-    return ConfigProblem(key, _written(value), origin, "unknown key", do)
+    return ConfigProblem(key, "", origin, "unknown key", do)
 
 
 def _written(value: object) -> str:

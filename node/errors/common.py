@@ -88,8 +88,12 @@ class NotReadyError(NodeError):
     code, retryable, status = "node.not_ready", True, "UNAVAILABLE"
     retry_after_ms = RETRY_SOON_MS
     term: Term
+    why: str = ""
+    """What it waits for at term 0; empty: its start."""
 
     def __str__(self) -> str:
+        if self.why:
+            return f"this node {self.why}; try again in a moment, or another"
         if not self.term:
             return "this node is starting and does not serve yet; try again in a moment, or another"
         return f"this node has just begun to lead in term {self.term}; try again in a moment"

@@ -99,8 +99,8 @@ class LastAdminError(NodeError):
 
     code, status = "node.last_admin", "FAILED_PRECONDITION"
     text = (
-        "without {name!r} no user could change users; give another one the role admin and a "
-        "credential first"
+        "no user could change users then, {name!r} neither; give one the role admin, and a token "
+        "or a certificate that does not end, first"
     )
     name: str
 

@@ -40,8 +40,7 @@ class Door:
         if authorization:
             shown = authorization if isinstance(authorization, str) else ""
             return self.guard.by_header(shown or "binary")
-        names = certificate_names(context.auth_context())
-        return self.guard.by_certificate(names) if names else self.guard.by_header("")
+        return self.guard.by_certificate(certificate_names(context.auth_context()))
 
     def unary(
         self, method: str, needs: Needs, function: Callable[[Any], Awaitable[Any]]

@@ -24,6 +24,7 @@ from node.users.needs import NODE_CALLS, Needs, appends, of_nodes, of_peers
 from node.users.rates import UserRow, UserRows
 from node.users.rules import NAME_LENGTH_MAX, Action, ClusterPart, Need, ResourceKind
 from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Owned, Rights, Users
+from store.errors import Outcome
 from store.record.topic_names import is_reserved
 
 Mode = Literal["off", "prepare", "on"]
@@ -90,7 +91,7 @@ class Caller:
             self.why, self._rights = "the credential has ended", None
         if self._rights is None:
             if self.guard.is_behind():
-                raise NotReadyError(0)
+                raise NotReadyError(0, "does not know all users yet")
             raise UnauthenticatedError(self.why)
         return self._rights
 
@@ -240,12 +241,13 @@ class Guard:
 
     def by_certificate(self, names: Iterable[str]) -> Caller:
         """Return the caller whose client certificate shows these names, as credentials have
-        them."""
-        known = self.users.by_certificate
+        them; none of them: there is no certificate."""
+        known, why = self.users.by_certificate, _NO_CREDENTIAL
         for name in names:
             if name in known:
                 return self._found(known[name], "the certificate")
-        return self._nobody("no user has the client certificate")
+            why = "no user has the client certificate"
+        return self._nobody(why)
 
     def by_signature(self, access_key: str, is_right: Callable[[bytes], bool]) -> Caller:
         """Return the caller that signed with an access key; `is_right` looks whether a secret made
@@ -361,6 +363,8 @@ class Guard:
                 code = "cancelled"
                 raise
             code = error.code
+            if row is appends or any(need.action in _CHANGES for need in needs):
+                error.outcome = Outcome.UNKNOWN  # type: ignore[misc]  # It had begun.
             self.refuse(caller, method, error)
             raise error from None
         except Exception as error:

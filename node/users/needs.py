@@ -212,7 +212,7 @@ NEEDS: Final[Mapping[str, Needs]] = MappingProxyType(
         "UserService/ListUsers": _cluster(_LIST, _USERS),
         "UserService/PutRole": _cluster(_UPDATE, _USERS),
         "UserService/DeleteRole": _cluster(_DELETE, _USERS),
-        "UserService/Explain": _cluster(_GET, _USERS),
+        "UserService/Explain": signed_in,
         "UserService/WhoAmI": signed_in,
         "UserService/HandAudit": of_peers,
     }

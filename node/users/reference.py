@@ -39,6 +39,7 @@ _IN_ANSWERS: Final = {
     "TransactionService/DescribeTransaction": "`List` on the group of the producer",
     "LookupService/TraceMessage": "`Sub` on the topic of the message",
     "DelayService/CancelDelayed": "`Pub` on the topic of the message",
+    "UserService/Explain": "`Get` on `Cluster:users`; to explain itself nothing",
 }
 """Of calls that show only later what they touch."""
 _ANY_USER: Final = "a user, of any role"

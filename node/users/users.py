@@ -97,7 +97,7 @@ class Rights:
         return known
 
 
-_LOOK_AT_USERS: Final = Need(Action.GET, ResourceKind.CLUSTER, ClusterPart.USERS)
+LOOK_AT_USERS: Final = Need(Action.GET, ResourceKind.CLUSTER, ClusterPart.USERS)
 
 
 def _owned(need: Need) -> Need:
@@ -107,7 +107,7 @@ def _owned(need: Need) -> Need:
     for prefix in (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX):
         if need.name.startswith(prefix):
             return need._replace(kind=ResourceKind.GROUP, name=need.name.removeprefix(prefix))
-    return _LOOK_AT_USERS
+    return LOOK_AT_USERS
 
 
 class Users:

@@ -4,6 +4,7 @@ Owns the options and the printing; the work is the admin client's.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ from qlog.command_decorators import Printout, TableRows, cluster_command, confir
 from qlog.output import Row
 from qlog.parsed import Parsed
 from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.errors import PermissionDeniedError
 
 if TYPE_CHECKING:
     from quorumlog.admin.types import Role
@@ -169,11 +171,12 @@ async def explain(client: "Client", user: str, action: str, resource: str) -> Pr
     """
     said = await client.admin.explain_access(user, action, resource)
     rule = None if said.rule is None else str(said.rule)
-    reason = (
-        f"{rule} of role {said.role}"
-        if rule
-        else "no rule of its roles allows it, or it is disabled"
-    )
+    reason = f"{rule} of role {said.role}"
+    if rule is None:
+        reason = "no rule of its roles allows it"
+        with suppress(PermissionDeniedError):  # It explains itself, so it is not disabled.
+            if any(one.name == user and one.is_disabled for one in await client.admin.users()):
+                reason = "it is disabled"
     may = "may" if said.is_allowed else "may not"
     value: Row = {
         "user": user,

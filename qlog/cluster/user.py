@@ -20,28 +20,38 @@ import click
 from qlog import names
 from qlog.broker_groups import warn_away
 from qlog.command_decorators import Printout, cluster_command, confirmed, printed
-from qlog.connection import ask, server_option
+from qlog.connection import ask, server_option, warn_readable
 from qlog.message_rows import time_text
 from qlog.output import Row
 from qlog.parsed import Parsed, parse_duration
 from quorumlog.command_errors import CliError, ExitCode, nearest
 from quorumlog.errors import Outcome, QuorumlogError
 from quorumlog.user_files import UserFileError, read_keys, read_user_text
-from quorumlog.user_tokens import digest_of, first_user_text, new_token
+from quorumlog.user_tokens import SECRET_SIZE_BYTES_MIN, digest_of, first_user_text, new_token
 
 if TYPE_CHECKING:
     from quorumlog.admin.types import NewCredential, User, WhoAmI
     from quorumlog.client import Client
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_LIFE_MIN, _LIFE_MAX = "1s", "36500d"
 _RATES = ("bytes_per_second", "messages_per_second", "requests_per_second", "connections")
+
+
+def _parse_life(text: str) -> int:
+    """Return the milliseconds of a life of credentials. Raises ValueError."""
+    lives_ms = parse_duration(text)
+    if not parse_duration(_LIFE_MIN) <= lives_ms <= parse_duration(_LIFE_MAX):
+        raise ValueError(f"{text!r} is out of range; give {_LIFE_MIN} to {_LIFE_MAX}")
+    return lives_ms
+
 
 _name_argument = click.argument("name", metavar="USER", shell_complete=names.users)
 _expires_option = click.option(
     "--expires",
     "lives_ms",
     metavar="DURATION",
-    type=Parsed("duration", parse_duration),
+    type=Parsed("duration", _parse_life),
     help="Let it end after this time: 12h, 90d.  [default: never]",
 )
 
@@ -588,7 +598,7 @@ async def import_keys(
 
     \b
     Keys of -o json:
-      user, change (new; or none: it is there)
+      user, change (new; or none, and why: it is there, a short secret)
 
     \b
     Examples:
@@ -597,6 +607,7 @@ async def import_keys(
     """
     try:
         keys = read_keys(file)
+        warn_readable(file)
     except UserFileError as error:
         what = f"the keys cannot be read from {file}"
         raise CliError(what, error.what, error.do, ExitCode.USAGE) from None
@@ -607,10 +618,14 @@ async def import_keys(
     there |= {user.name for user in users}
     rows = []
     for access_key, secret in keys.items():
-        is_new = access_key not in there
-        if is_new and is_done:
+        size_bytes, change = len(secret.encode()), "new"
+        if access_key in there:
+            change = "none: it is there"
+        elif size_bytes < SECRET_SIZE_BYTES_MIN:
+            change = f"none: its secret has {size_bytes} bytes of {SECRET_SIZE_BYTES_MIN} or more"
+        elif is_done:
             added = [_key(access_key, secret, None)]
             await client.admin.put_user(access_key, roles=roles, add=added, must_be_new=True)
-        rows.append({"user": access_key, "change": "new" if is_new else "none: it is there"})
+        rows.append({"user": access_key, "change": change})
     lines = [] if is_done else ["nothing was changed; run it again with --yes"]
     return Printout(rows, lines=lines)

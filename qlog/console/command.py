@@ -23,6 +23,7 @@ from qlog.connection import (
     run,
     server_option,
     stop_on_signals,
+    tls_files,
     until,
 )
 from qlog.parsed import Parsed
@@ -99,8 +100,9 @@ def console(
 
     Pages of nodes, topics, messages, groups and events, which follow the cluster.
     A client of the cluster like any other, on any machine that reaches a node.
-    Its pages load nothing from elsewhere. A cluster with users makes it ask for
-    a token; without them, put it behind something that asks beyond loopback.
+    Its pages load nothing from elsewhere. A cluster with users makes it ask each
+    browser for a token, and yours is not used; without them, put it behind
+    something that asks beyond loopback.
 
     \b
     Examples:
@@ -162,7 +164,8 @@ async def _console(
             "pip install quorumlog-server",
         ) from error
     with stop_on_signals() as stop:
-        async with connected(server) as client:
+        # Without the token: all that reach the port would have the rights of its user.
+        async with connected(server, shows_token=False) as client:
             with suppress(PermissionDeniedError):  # Its pages ask for a login.
                 await client.admin.cluster_status()
             bound = listening(host, port) if of_node is None else socket.socket(fileno=of_node.fd)
@@ -177,7 +180,10 @@ async def _console(
                     token=token,
                 )
 
-            async with serve(client, bound, names, connect, tls, is_full=is_full) as running:
+            is_certified = bool(tls_files(server).certificate)
+            async with serve(
+                *(client, bound, names, connect, tls), is_full=is_full, is_certified=is_certified
+            ) as running:
                 if of_node is None:
                     scheme = "http" if tls is None else "https"
                     address = f"{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"

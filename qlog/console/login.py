@@ -8,7 +8,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
 from starlette.requests import Request
@@ -18,10 +18,18 @@ import quorumlog
 from qlog.console.cluster import Cluster
 from qlog.console.shield import RefusedError
 from quorumlog.admin.types import NodeDown
-from quorumlog.errors import PermissionDeniedError, QuorumlogError
+from quorumlog.errors import (
+    DeadlineError,
+    PermissionDeniedError,
+    QuorumlogError,
+    UnavailableError,
+    UnimplementedError,
+)
 
 SESSION_COUNT_MAX: Final = 64
 """Above it the one ends that was used the longest ago: each holds connections."""
+SESSIONS_OF_A_USER_MAX: Final = 8
+"""Above it the same, so that one user does not end the sessions of others."""
 SESSION_S: Final = 12 * 3_600
 """Life of a session."""
 UNAUTHENTICATED: Final = "node.unauthenticated"
@@ -37,6 +45,7 @@ class LoginNeededError(RefusedError):
 
 
 class _Session(NamedTuple):
+    user: str
     cluster: Cluster
     life: AsyncExitStack
     ends_s: float
@@ -45,14 +54,17 @@ class _Session(NamedTuple):
 class Logins:
     """All sessions of a console. For one event loop."""
 
-    def __init__(self, cluster: Cluster, connect: Connect, port: int) -> None:
+    def __init__(
+        self, cluster: Cluster, connect: Connect, port: int, *, is_certified: bool
+    ) -> None:
         """`cluster` is what callers without a login see, where it lets them. `port` tells the
-        cookies of several consoles of a host apart."""
+        cookies of several consoles of a host apart. `is_certified`: it shows a certificate, which
+        may be that of a user, whose rights are not those of the callers."""
         self._cluster, self._connect = cluster, connect
         self._cookie = f"quorumlog_{port}"
         self._sessions: dict[bytes, _Session] = {}
         """By the digest of the cookie, the one used last at the end."""
-        self._is_needed = False
+        self._is_needed, self._is_certified = False, is_certified
 
     @asynccontextmanager
     async def caller(self, request: Request) -> AsyncIterator[Cluster]:
@@ -64,8 +76,11 @@ class Logins:
             if session.ends_s <= time.monotonic():
                 await self._end(key)
                 raise LoginNeededError
-        elif self._is_needed:
-            await self._look()
+        else:
+            if self._is_needed:
+                await self._look()
+            if self._is_certified:
+                await self._check_certificate()
         try:
             yield session.cluster if session is not None else self._cluster
         except QuorumlogError as error:
@@ -85,19 +100,27 @@ class Logins:
         try:
             client = await life.enter_async_context(self._connect(token))
             cluster = Cluster(client, is_full=self._cluster.is_full)
+            user = ""
             try:
                 await cluster.status()
             except PermissionDeniedError as error:
                 if error.code == UNAUTHENTICATED:
                     raise
+            with suppress(UnavailableError, DeadlineError):  # Without a leader it goes on unnamed.
+                user = (await client.admin.who_am_i()).name
         except BaseException:
             await life.aclose()
             raise
         await self.log_out(request)
+        own = [key for key, session in self._sessions.items() if session.user == user]
+        for key in own[: max(0, len(own) + 1 - SESSIONS_OF_A_USER_MAX)]:
+            await self._end(key)
         while len(self._sessions) >= SESSION_COUNT_MAX:
             await self._end(next(iter(self._sessions)))
         cookie = secrets.token_urlsafe(32)
-        self._sessions[_digest(cookie)] = _Session(cluster, life, time.monotonic() + SESSION_S)
+        self._sessions[_digest(cookie)] = _Session(
+            user, cluster, life, time.monotonic() + SESSION_S
+        )
         is_secure = request.url.scheme == "https"
         answer.set_cookie(self._cookie, cookie, httponly=True, samesite="strict", secure=is_secure)
 
@@ -127,6 +150,15 @@ class Logins:
         if all(isinstance(node, NodeDown) for node in status.nodes):
             raise LoginNeededError
         self._is_needed = False
+
+    async def _check_certificate(self) -> None:
+        """Raise LoginNeededError if users are on: the certificate of the console is of one."""
+        try:
+            found = await self._cluster.shared("whoami", self._cluster.client.admin.who_am_i)
+        except (PermissionDeniedError, UnimplementedError):
+            return  # It is of none, or the nodes have none yet.
+        if found.mode == "on":
+            raise LoginNeededError
 
 
 def _digest(cookie: str) -> bytes:

@@ -81,11 +81,12 @@ async def serve(
     tls: ssl.SSLContext | None = None,
     *,
     is_full: bool,
+    is_certified: bool,
 ) -> AsyncIterator[Console]:
     """Serve the pages of a cluster on a socket that listens; `connect` is for logins, `tls` of
-    the pages."""
+    the pages, and `is_certified` says that the client shows a certificate."""
     cluster = Cluster(client, is_full=is_full)
-    logins = Logins(cluster, connect, bound.getsockname()[1])
+    logins = Logins(cluster, connect, bound.getsockname()[1], is_certified=is_certified)
     console = Console(cluster, PAGES, CHANGES, logins)
     config = uvicorn.Config(
         console.application(names),

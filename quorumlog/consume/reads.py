@@ -16,6 +16,7 @@ from quorumlog.errors import (
     CorruptRecordError,
     InvalidRequestError,
     NotFoundError,
+    PermissionDeniedError,
     QuorumlogError,
     UnknownTopicError,
 )
@@ -240,9 +241,10 @@ class ReadCalls:
         try:
             return await group.calls.any(request, reading.deadline)
         except QuorumlogError as error:
-            if not isinstance(error, NotFoundError | UnknownTopicError):
+            if not isinstance(error, NotFoundError | UnknownTopicError | PermissionDeniedError):
                 raise
-        # A replica that lags, or whose log begins later, cannot say that there is none.
+        # A replica that lags, or whose log begins later, cannot say that there is none, or that a
+        # user is none or may not.
         return await self._ask_leader(group, request, reading.deadline, wait_ms)
 
     async def _ask_leader(

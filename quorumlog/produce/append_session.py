@@ -18,7 +18,13 @@ from quorumlog import errors
 from quorumlog.cluster.channels import NodeChannel, is_cancelled
 from quorumlog.cluster.framed.connection import NodeConnection
 from quorumlog.cluster.framed.frames import APPEND, ERROR, MORE, FrameError, has_room
-from quorumlog.errors import Outcome, QuorumlogError, UnavailableError
+from quorumlog.errors import (
+    Outcome,
+    PermissionDeniedError,
+    QuorumlogError,
+    UnavailableError,
+    UnimplementedError,
+)
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.produce.delivery import Batch
 
@@ -39,7 +45,8 @@ class AppendSession:
         self.is_draining = False
         """Send nothing more, but take the answers that are due."""
         self.is_unsent = False
-        """There was no connection: nothing was sent."""
+        """Nothing was taken of what has no answer: there was no connection, or the node refused
+        the stream at its beginning."""
         self.decided_count = 0
         """Batches with a receipt or a final refusal."""
         self.progress_s = time.monotonic()
@@ -105,7 +112,9 @@ class GrpcSession(AppendSession):
                 response = await self._call.read()
             except grpc.aio.AioRpcError as error:
                 met = errors.from_rpc(error, self.node.address)
-                self.is_unsent = errors.is_not_connected(met)
+                is_refused = isinstance(met, PermissionDeniedError | UnimplementedError)
+                is_refused = is_refused and met.outcome is Outcome.NOT_APPLIED
+                self.is_unsent = is_refused or errors.is_not_connected(met)
                 self.end(met)
                 return
             except asyncio.CancelledError as cancelled:

@@ -19,6 +19,7 @@ async def running(
     *,
     first: int | None = None,
     timeout_ms: int = 30_000,
+    token: str = "",
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[LocalCluster, quorumlog.Client]]:
@@ -31,7 +32,7 @@ async def running(
         cluster.start(*node_ids, environment=environment)
         await asyncio.to_thread(cluster.wait_ready)
         addresses = [cluster.address(node_id) for node_id in node_ids]
-        async with quorumlog.connect(addresses, timeout_ms=timeout_ms) as client:
+        async with quorumlog.connect(addresses, timeout_ms=timeout_ms, token=token) as client:
             await client.admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
             yield cluster, client
     finally:

@@ -67,3 +67,29 @@ async def test_clients_with_credentials_are_not_interrupted(tmp_path: Path, tran
         await end(consuming)
         assert (history.refused, history.unknown) == (set(), set())
         await prove(cluster, admin, history)
+
+
+async def test_a_busy_follower_refuses_at_once_and_a_new_user_reads_at_once(tmp_path: Path) -> None:
+    files, admin_token = user_files(tmp_path)
+    async with (
+        running(tmp_path / "c", nodes=3, settings={"users": "on", **files}, token=admin_token) as (
+            cluster,
+            admin,
+        ),
+        quorumlog.connect(cluster.bootstrap, token=new_token()) as stranger,
+        Workload(admin) as work,
+    ):
+        await work.acked(50)
+        for node_id in [*cluster.node_ids] * 30:
+            with pytest.raises(PermissionDeniedError, match="token is unknown") as raised:
+                await stranger.admin.node_status(node_id)
+            assert raised.value.attempts == 1, "it was not told to try again"
+        for number in range(20):
+            own = new_token()
+            async with quorumlog.connect(cluster.bootstrap, token=own) as client:
+                assert client._groups is not None
+                client._groups.get("").calls._any_at = number
+                added = [NewCredential("t", token=own)]
+                await admin.admin.put_user(f"new{number}", roles=["reader"], add=added)
+                await client.pull(TOPIC, 0, 0, consistency="local")
+        await work.stop()

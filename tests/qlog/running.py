@@ -56,13 +56,23 @@ class Qlog:
         self, *arguments: object, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE
     ) -> "subprocess.Popen[bytes]":
         """Start a command as a process with pipes, or with another stdout or stderr."""
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=stdout,
-            stderr=stderr,
-            env={**os.environ, SERVER_VARIABLE: self.nodes.bootstrap},
-        )
+        return started(*arguments, server=self.nodes.bootstrap, stdout=stdout, stderr=stderr)
+
+
+def started(
+    *arguments: object,
+    server: str,
+    stdout: int = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
+) -> "subprocess.Popen[bytes]":
+    """A command as a process, for the nodes of an address."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
+        env={**os.environ, SERVER_VARIABLE: server},
+    )
 
 
 def check_keys(found: Any, *arguments: object) -> None:

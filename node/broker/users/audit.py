@@ -21,7 +21,7 @@ from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.users.guard import Caller
 from node.users.rates import Bucket, Unit
 from node.users.rules import Need, ResourceKind
-from quorumlog.pb.users_pb2 import HandAuditRequest, HandAuditResponse
+from quorumlog.pb.users_pb2 import HandAuditRequest, HandAuditResponse, PutUserRequest
 from raft.messages import NO_NODE
 from store.errors import StoreError
 from store.format import AUDIT_TOPIC
@@ -75,6 +75,8 @@ class Audit:
         names = [f"{need.kind}:{need.name}"]
         if need.kind is ResourceKind.CLUSTER:
             names += [str(getattr(request, field, "")) for field in _OBJECTS]
+        if isinstance(request, PutUserRequest) and request.HasField("roles"):
+            names.append(f"roles={','.join(request.roles.roles)}")
         self._note(caller, call, " ".join(filter(None, names)), code or DONE)
 
     def _note(self, caller: Caller, call: str, resource: str, outcome: str) -> None:

@@ -18,10 +18,10 @@ from node.users.credentials import SECRET_LENGTH_MAX, SecretBox
 from node.users.guard import Mode
 from node.users.rules import READY_MADE, Need, Role, action_of, resource_of
 from node.users.rules import to_pb as rule_to_pb
+from node.users.users import LOOK_AT_USERS
 from quorumlog.pb import users_pb2 as pb
 from quorumlog.pb.state_pb2 import Command
-
-_SECRET_SIZE_BYTES_MIN: Final = 8
+from quorumlog.user_tokens import SECRET_SIZE_BYTES_MIN
 
 
 class UserCalls:
@@ -90,8 +90,8 @@ class UserCalls:
         if self._box is None:
             expected = "users_key_file in the settings of each node, which seals their secrets"
             raise BadRequestError("access key", expected, "none")
-        if not _SECRET_SIZE_BYTES_MIN <= len(secret) <= SECRET_LENGTH_MAX:
-            expected = f"{_SECRET_SIZE_BYTES_MIN} to {SECRET_LENGTH_MAX} bytes"
+        if not SECRET_SIZE_BYTES_MIN <= len(secret) <= SECRET_LENGTH_MAX:
+            expected = f"{SECRET_SIZE_BYTES_MIN} to {SECRET_LENGTH_MAX} bytes"
             raise BadRequestError("secret", expected, f"{len(secret)}")
         return self._box.seal(access_key, secret)
 
@@ -128,8 +128,12 @@ class UserCalls:
         return pb.DeleteRoleResponse()
 
     async def explain(self, request: pb.ExplainRequest) -> pb.ExplainResponse:
-        """Return whether a user may do something, and which rule says so."""
+        """Return whether a user may do something, and which rule says so; to others than this user
+        only if they may look at users."""
         self._check()
+        caller = calling()
+        if caller is not None and caller.name != request.user:
+            caller.require(LOOK_AT_USERS)
         try:
             action, resource = action_of(request.action), resource_of(request.resource)
         except ValueError as error:

@@ -46,6 +46,17 @@ class FirstUser:
         if not self._is_made():
             self._task = asyncio.get_running_loop().create_task(self._make())
 
+    def on_ready(self, is_ready: bool) -> None:
+        """Warn of a file whose token the cluster does not know: it has no effect."""
+        digest = self._user.credentials[0].token_sha256
+        if is_ready and self._is_made() and digest not in self._table.users.by_token:
+            _log.warning(
+                "users_file has no effect: the cluster has users, and no token of its user %r is "
+                "the one of the file; give the token of another admin, or see 'qlog store "
+                "reset-admin'",
+                self._user.name,
+            )
+
     def end(self) -> None:
         """Stop trying."""
         if self._task is not None:

@@ -14,6 +14,7 @@ from node.config.load import ConfigError, ConfigProblem, load
 from node.config.reference import EXAMPLE, page
 from node.config.settings import FRAMED_PORT_DISTANCE, Settings
 from node.config.types import Address, Peer
+from node.config.users import KEY_VARIABLE
 from store.config import StoreConfig
 from tests.tidy import repository
 
@@ -102,6 +103,14 @@ def test_a_wrong_address_in_a_variable_is_a_wrong_setting(name: str) -> None:
     (problem,) = problems(None, {f"QUORUMLOG_{name.upper()}": "nowhere"})
     assert (problem.key, problem.value) == (name, "nowhere")
     assert problem.origin == f"environment QUORUMLOG_{name.upper()}"
+
+
+def test_a_secret_in_a_variable_is_no_setting_and_is_never_shown() -> None:
+    secrets = dict.fromkeys(("QUORUMLOG_TOKEN", "QUORUMLOG_TOKEN_FILE", KEY_VARIABLE), "5" * 64)
+    with pytest.raises(ConfigError) as caught:
+        load(None, {"node_id": "1", "directory": "d"}, secrets | {"QUORUMLOG_TOKN": "qlt_abc"})
+    assert [problem.key for problem in caught.value.problems] == ["QUORUMLOG_TOKN"]
+    assert "qlt_abc" not in str(caught.value)
 
 
 def test_a_wrong_variable_hides_no_conflict_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

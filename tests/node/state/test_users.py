@@ -95,6 +95,8 @@ def test_of_two_changes_at_once_one_is_refused() -> None:
     [
         {"roles": ["operator"]},
         {"credentials": []},
+        {"credentials": [Credential(id="k", sealed_secret=b"sealed")]},
+        {"credentials": [Credential(id="e", token_sha256=b"e" * 32, expires_unix_ms=1 << 60)]},
         {"is_disabled": True},
     ],
 )

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from node.errors.translation import describe
 from node.errors.users import ForbiddenError, UnauthenticatedError
 from node.users.calling import calling, may, require
 from node.users.credentials import SecretBox, digest_of, node_token
@@ -18,9 +19,11 @@ from node.users.rules import Action, Need, ResourceKind
 from node.users.users import Credential, Rates, User, Users
 from quorumlog.pb.log_pb2 import PullRequest, RouteRequest
 from quorumlog.pb.nameserver_pb2 import ReportRequest
+from store.errors import Outcome
 
 BOX = SecretBox(b"k" * 32)
 PULL = "LogService/Pull"
+STREAM = "LogService/AppendStream"
 ENDS_MS = 1_000
 
 
@@ -160,8 +163,11 @@ def test_names_of_any_size_are_decided_and_not_kept() -> None:
     assert not shop.rights.may_publish
 
 
-@pytest.mark.parametrize("how", ["deleted", "role", "ended"])
-async def test_a_call_that_waits_ends_when_its_right_is_taken(how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [("deleted", PULL), ("role", PULL), ("ended", PULL), ("deleted", STREAM), ("ended", STREAM)],
+)
+async def test_a_call_that_waits_ends_when_its_right_is_taken(how: str, method: str) -> None:
     now_ms = 0
     guard = Guard("on", lambda: now_ms, BOX)
     guard.look(users(SHOP))
@@ -169,7 +175,7 @@ async def test_a_call_that_waits_ends_when_its_right_is_taken(how: str) -> None:
 
     async def wait(token: str) -> None:
         request = PullRequest(topic="shop-a")
-        with guard.serving(guard.by_token(token), PULL, NEEDS[PULL], request):
+        with guard.serving(guard.by_token(token), method, NEEDS[method], request):
             begun.set()
             await asyncio.Event().wait()
 
@@ -182,8 +188,10 @@ async def test_a_call_that_waits_ends_when_its_right_is_taken(how: str) -> None:
     else:
         now_ms = ENDS_MS
         guard.end_forbidden(lambda caller: caller.ends)
-    with pytest.raises(ForbiddenError if how == "role" else UnauthenticatedError):
+    with pytest.raises(ForbiddenError if how == "role" else UnauthenticatedError) as raised:
         await task
+    is_done = describe(raised.value).outcome
+    assert is_done is (Outcome.UNKNOWN if method == STREAM else Outcome.NOT_APPLIED)
 
 
 async def test_a_call_that_keeps_its_right_goes_on_and_its_own_end_is_its_own() -> None:

@@ -51,6 +51,7 @@ def qlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     with node_with_users(directory) as (address, token):
         path = directory / "admin.token"
         path.write_text(f"{token}\n")
+        path.chmod(0o600)
         yield Operator(address, path)
 
 
@@ -80,12 +81,31 @@ def test_a_user_works_with_the_token_that_was_written(qlog: Operator, tmp_path: 
     assert qlog.json("user", "set", "shop", "--connections", 5)["connections"] == 5
     changed = qlog.json("user", "token", "add", "shop", "--token-file", tmp_path / "2")
     assert (changed["connections"], len(changed["credentials"])) == (5, 4)
+    assert "no user could" in qlog("user", "token", "remove", "admin", "first", code=5).stderr
     qlog("user", "token", "remove", "shop", f"token-{digest_of(shown).hex()[:8]}")
     assert "credential" in qlog("--token-file", token, "user", "whoami", code=5).stderr
     assert "shop" in qlog("user", "describe", "shop").stdout
     assert [row["user"] for row in qlog.json("user", "list")] == ["admin", "shop"]
     qlog("user", "delete", "shop", "--yes")
     qlog("user", "describe", "shop", code=4)
+
+
+def test_a_file_that_others_can_read_is_warned_of(qlog: Operator, tmp_path: Path) -> None:
+    file = tmp_path / "open"
+    file.write_text(f"K {SECRET}\n")
+    file.chmod(0o640)
+    said = qlog("user", "import-keys", file, "--role", "reader").stderr
+    assert f"warning: others can read {file}; run: chmod 600 {file}\n" in said
+    file.chmod(0o600)
+    assert "warning" not in qlog("user", "import-keys", file, "--role", "reader").stderr
+
+
+def test_the_life_of_a_credential_has_a_range(qlog: Operator, tmp_path: Path) -> None:
+    create = ("user", "create", "x", "--token-file", tmp_path / "t", "--expires")
+    for life in ("0s", "9999999d"):
+        assert "give 1s to 36500d" in qlog(*create, life, code=2).stderr
+    said = qlog("user", "whoami", "--token-file", "f", code=2).stderr
+    assert "it stands in front: qlog --token-file FILE user whoami" in said.replace("main", "qlog")
 
 
 def test_a_refused_change_leaves_no_file(qlog: Operator, tmp_path: Path) -> None:
@@ -104,7 +124,10 @@ def test_explain_names_the_rule_that_decides(qlog: Operator) -> None:
     assert qlog.json("acl", "explain", "eve", "Sub", "Topic:x-pay")["is_allowed"] is True
     for wrong in ("Topic:x Pubb", "Queue:x Pub", "Topic:x"):
         assert "Topic:" in qlog("role", "create", "y", "--allow", wrong, code=2).stderr
-    assert "no rule" in qlog("acl", "explain", "eve", "Get", "Group:g", code=1).stdout
+    group = ("acl", "explain", "eve", "Get", "Group:g")
+    assert qlog(*group, code=1).stdout.endswith(": no rule of its roles allows it\n")
+    qlog("user", "set", "eve", "--disable")
+    assert qlog(*group, code=1).stdout.endswith(": it is disabled\n")
     assert "team" in qlog("role", "list").stdout
     qlog("role", "delete", "team", "--yes", code=5)  # A user has it.
     qlog("user", "set", "eve", "--no-roles")
@@ -118,6 +141,12 @@ def test_old_keys_become_users_after_a_look(qlog: Operator, tmp_path: Path) -> N
         assert {row["change"] for row in qlog.json(*command, *words)} == {change}
     assert qlog.json("user", "describe", "OLD2")["credentials"][0]["id"] == "OLD2"
     qlog("user", "key", "remove", "OLD2", "OLD2")
+    (tmp_path / "keys").write_text("NEW 1234567\n")
+    for words in ((), ("--yes",)):
+        (row,) = qlog.json(*command, *words)
+        assert row["change"] == "none: its secret has 7 bytes of 8 or more"
+    (tmp_path / "keys").write_text(f"A {SECRET}\nA {SECRET}\n")
+    assert "line 2 has a key that" in qlog(*command, code=2).stderr
 
 
 def test_the_first_user_has_a_file_of_its_own(tmp_path: Path) -> None:

@@ -2,16 +2,25 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from node.users.credentials import digest_of
+from qlog.connection import TLS_VARIABLES
+from qlog.console.login import SESSIONS_OF_A_USER_MAX
+from qlog.transport import TOKEN_VARIABLE
+from quorumlog import sync
+from quorumlog.admin.types import NewCredential
 from quorumlog.cluster.channels import stub
+from quorumlog.cluster.tls import ClientTls
 from quorumlog.pb import admin_pb2, users_pb2
+from tests.node.peers.certificates import tls_settings
 from tests.node.processes import SingleNode
 from tests.node.users_files import ADMIN_TOKEN, user_settings
 from tests.patience import PATIENCE_S
-from tests.qlog.console.test_pages import Browser
+from tests.qlog.console.test_pages import Browser, opened
+from tests.qlog.running import started
 
 AS_ADMIN = {"metadata": [("authorization", f"Bearer {ADMIN_TOKEN}")], "timeout": PATIENCE_S}
 PAGES = (
@@ -105,6 +114,12 @@ def test_a_user_sees_what_its_roles_allow_and_the_refusals(
     browser.get("/topics", 303, **bob)
     browser.get("/topics", 200, **admin)
 
+    bob = log_in(browser, "qlt_bob")
+    for _ in range(SESSIONS_OF_A_USER_MAX):
+        log_in(browser, ADMIN_TOKEN)
+    browser.get("/topics", 303, **admin)
+    browser.get("/topics", 200, **bob)
+
     with node.client() as client:
         gone = users_pb2.DeleteUserRequest(name="bob")
         late = log_in(browser, "qlt_bob")
@@ -113,3 +128,37 @@ def test_a_user_sees_what_its_roles_allow_and_the_refusals(
     log = node.log_path.read_text()
     assert ADMIN_TOKEN not in log
     assert "qlt_bob" not in log
+
+
+def test_the_token_of_the_console_opens_no_page(
+    node: SingleNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, ADMIN_TOKEN)
+    command = ("console", "--port", 0, "--mode", "full")
+    with opened(started(*command, server=node.node_json()["address"])) as browser:
+        for path in ("/topics", "/nodes", "/topics"):
+            browser.get(path, 303)
+
+
+@pytest.mark.long
+def test_the_certificate_of_the_console_opens_no_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, settings = tls_settings(tmp_path)
+    own = authority.files("operator")
+    tls = ClientTls(str(authority.path), str(own.certificate), str(own.key))
+    for name, value in zip(TLS_VARIABLES, tls, strict=True):
+        monkeypatch.setenv(name, value)
+    flags = {name: "" if value is True else str(value) for name, value in settings.items()}
+    with SingleNode(tmp_path / "n1", **flags, **user_settings(tmp_path)) as node:
+        address = node.node_json()["address"]
+        credentials = tls.credentials()
+        with sync.connect(address, token=ADMIN_TOKEN, credentials=credentials) as client:
+            client.admin.put_user("admin", add=[NewCredential("c", certificate="CN=operator")])
+        with sync.connect(address, credentials=credentials) as client:
+            assert client.admin.who_am_i().name == "admin"
+        with opened(started("console", "--port", 0, server=address)) as browser:
+            for path in ("/topics", "/nodes", "/topics"):
+                browser.get(path, 303)
+            admin = log_in(browser, ADMIN_TOKEN)
+            browser.get("/nodes", 200, **admin)

@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import quote, urlencode
@@ -48,7 +49,13 @@ class Browser:
 
 @contextmanager
 def console(qlog: Qlog, *options: str) -> Iterator[Browser]:
-    process = qlog.start("console", "--port", 0, *options)
+    with opened(qlog.start("console", "--port", 0, *options)) as browser:
+        yield browser
+
+
+@contextmanager
+def opened(process: "subprocess.Popen[bytes]") -> Iterator[Browser]:
+    """A browser of a console that was started."""
     try:
         assert process.stdout is not None
         line = process.stdout.readline().decode()

@@ -32,7 +32,7 @@ def test_problems_are_rows_and_exit_code_1(tmp_path: Path) -> None:
         {
             "severity": "error",
             "key": "flsh",
-            "value": "1",
+            "value": "",
             "origin": f"{file}:3",
             "what": "unknown key",
             "suggestion": "did you mean flush?",

@@ -1,6 +1,7 @@
 """`client.admin` makes users and roles, and what they may do counts at once."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -18,7 +19,7 @@ async def test_a_user_is_made_explained_changed_and_deleted(tmp_path: Path) -> N
         own = new_token()
         async with (
             quorumlog.connect(address, token=token) as client,
-            quorumlog.connect(address, token=own) as bob,
+            quorumlog.connect(address, token=f"{own}\n") as bob,
         ):
             admin = client.admin
             assert (await admin.who_am_i()).name == "admin"
@@ -44,7 +45,9 @@ async def test_a_user_is_made_explained_changed_and_deleted(tmp_path: Path) -> N
             assert (await bob.admin.who_am_i()).roles == ("shop",)
             yes = await admin.explain_access("bob", "pub", "topic:shop-a")
             assert (yes.is_allowed, yes.role, str(yes.rule)) == (True, "shop", str(rules[0]))
-            no = await admin.explain_access("bob", "Pub", "Topic:shop-x")
+            no = await bob.admin.explain_access("bob", "Pub", "Topic:shop-x")
+            with pytest.raises(errors.PermissionDeniedError, match="lacks Get on Cluster:users"):
+                await bob.admin.explain_access("admin", "Pub", "Topic:shop-x")
             assert (no.is_allowed, str(no.rule)) == (False, "DENY Topic:shop-x Pub")
             assert (await admin.explain_access("bob", "Sub", "Topic:shop-a")).rule is None
             with pytest.raises(errors.PermissionDeniedError, match="user 'bob' lacks List on"):
@@ -58,6 +61,22 @@ async def test_a_user_is_made_explained_changed_and_deleted(tmp_path: Path) -> N
             await admin.delete_user("bob")
         with sync.connect(address, token=token) as blocking:
             assert [user.name for user in blocking.admin.users()] == ["admin"]
+
+
+@pytest.mark.parametrize("transport", ["framed", "grpc"])
+async def test_messages_of_a_wrong_token_are_surely_not_in_the_log(
+    tmp_path: Path, transport: Literal["framed", "grpc"]
+) -> None:
+    with node_with_users(tmp_path) as (address, token):
+        async with quorumlog.connect(address, token=token) as admin:
+            await admin.admin.create_topic("orders")
+        wrong = new_token()
+        async with quorumlog.connect(address, token=wrong, transport=transport) as client:
+            for _ in range(2):
+                with pytest.raises(errors.PermissionDeniedError) as raised:
+                    await client.producer().send("orders", b"x")
+                assert raised.value.code == "node.unauthenticated"
+                assert raised.value.outcome is errors.Outcome.NOT_APPLIED
 
 
 def test_no_secret_is_shown_by_a_value_or_an_error() -> None:

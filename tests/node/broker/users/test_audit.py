@@ -18,7 +18,7 @@ from node.users.needs import NEEDS
 from node.users.users import Credential, Rates, User, Users
 from quorumlog.pb import admin_pb2
 from quorumlog.pb.log_pb2 import PullRequest
-from quorumlog.pb.users_pb2 import HandAuditRequest, PutUserRequest
+from quorumlog.pb.users_pb2 import HandAuditRequest, PutUserRequest, RoleNames
 from store.format import AUDIT_TOPIC
 from tests.node.broker_fakes import Fixture, hidden
 from tests.patience import eventually
@@ -54,8 +54,9 @@ def rows(node: Fixture) -> list[dict[str, Any]]:
 async def test_changes_and_refusals_are_rows_and_other_calls_are_not(node: Fixture) -> None:
     async with running(node) as audit:
         guard, connection = guarded(audit), Accounts().open("10.1.2.3")
+        roles = RoleNames(roles=["reader"])
         calls: list[tuple[str, str, Any]] = [
-            ("root", PUT_USER, PutUserRequest(name="new", secrets=[b"top secret"])),
+            ("root", PUT_USER, PutUserRequest(name="new", roles=roles, secrets=[b"top secret"])),
             ("r", CREATE, admin_pb2.CreateTopicRequest(topic="orders")),
             ("nobody", CREATE, admin_pb2.CreateTopicRequest(topic="orders")),
             ("r", "LogService/Pull", PullRequest(topic="orders")),
@@ -75,7 +76,7 @@ async def test_changes_and_refusals_are_rows_and_other_calls_are_not(node: Fixtu
         await eventually(lambda: len(rows(node)) == 4, "the rows are written")
     shown = [(r["user"], r["call"], r["resource"], r["address"], r["outcome"]) for r in rows(node)]
     assert shown == [
-        ("root", PUT_USER, "Cluster:users new", "10.1.2.3", "ok"),
+        ("root", PUT_USER, "Cluster:users new roles=reader", "10.1.2.3", "ok"),
         ("r", CREATE, "Topic:orders", "10.1.2.3", "node.forbidden"),
         ("", CREATE, "", "10.1.2.3", "node.unauthenticated"),
         ("root", CREATE, "Topic:orders", "10.1.2.3", "node.not_leader"),

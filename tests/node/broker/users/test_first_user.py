@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from node.broker.users import first_user
-from node.broker.users.first_user import AdminReset
+from node.broker.users.first_user import AdminReset, FirstUser
 from node.config.users import read_first_user, reset_id_of
 from node.state.tables.users import UsersTable
 from quorumlog.user_tokens import first_user_text
@@ -39,3 +39,18 @@ async def test_one_voter_of_three_resets_nothing(
     assert table.users.by_token[b"t" * 32].user == "admin"
     shown.update({1: b"", 2: other, 3: other})
     await eventually(lambda: b"u" * 32 in table.users.by_token, "one that this node lacks")
+
+
+async def test_a_file_of_another_first_user_is_warned_of(
+    node: Fixture, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    context, own = node.broker.context, node.broker.own_appends
+    path = tmp_path / "first.json"
+    for digest, is_other in ((b"t" * 32, False), (b"u" * 32, True)):
+        path.write_text(first_user_text("admin", digest))
+        first = FirstUser(context, own, read_first_user(path))
+        first.on_ready(True)
+        first.begin()
+        await eventually(lambda: context.state.table(UsersTable).has_begun, "the first user")
+        first.on_ready(True)
+        assert ("users_file has no effect" in caplog.text) is is_other
