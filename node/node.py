@@ -34,6 +34,7 @@ from node.broker.series.series import Series
 from node.broker.users.audit import Audit
 from node.broker.users.calls import UserCalls
 from node.broker.users.first_user import AdminReset, FirstUser
+from node.broker.users.known_users import follow_users
 from node.config.conflicts import check_files
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, serves_rocketmq
@@ -89,7 +90,6 @@ from node.services.door import Door
 from node.services.methods import SERVICES, handlers
 from node.services.server import GrpcServer, PortTakenError
 from node.state.append_times import AppendTimes, Stages
-from node.state.tables.users import UsersTable
 from node.users.credentials import digest_of, node_token
 from node.users.guard import Guard
 from quorumlog.user_files import UserFileError
@@ -104,8 +104,6 @@ CALL_GRACE_MS: Final = 500
 GC_THRESHOLDS: Final = (20_000, 20, 20)
 _log: Final = structlog.get_logger(component="node")
 _NUMBER: Final = re.compile(r"\d+")
-_USERS_LAG_MAX: Final = 1_024
-"""Entries; further behind a node may lack users, and refuses unknown callers for now only."""
 _SLOW_INTERVAL_MS: Final = 1_000
 """One line about slow appends in this time, with the count of those left out."""
 _stop_log: Final = structlog.get_logger(component="stopping")
@@ -535,27 +533,9 @@ class Node(NodeParts):
             shown_by=self._reset_at,
         )
         self.broker.add_leader_work(reset)
-
-        driver, machine = context.driver, context.machine
-
-        def is_behind() -> bool:
-            lag_count = self.replication.status().commit_index - driver.applied_index
-            is_near = lag_count <= _USERS_LAG_MAX  # A busy follower is always a little behind.
-            return not (is_near and guard.users.users and self.health.ready().is_good)
-
-        state, table = machine.state, machine.state.table(UsersTable)
-
-        def look() -> None:
-            """Without a call as long as nothing has changed: it is on the path of each append."""
-            nonlocal state, table
-            if state is not machine.state:
-                state, table = machine.state, machine.state.table(UsersTable)
-            if table.users is not guard.users:
-                guard.look(table.users)
-
-        look()
-        guard.is_behind = is_behind
-        driver.add_listener(look)
+        follow_users(
+            guard, context, lambda: status().commit_index, lambda: self.health.ready().is_good
+        )
         self.spawn(guard.run())
 
     async def _serve(self) -> None:
