@@ -5,11 +5,15 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
 
+from deploy.local import LocalCluster
 from quorumlog import sync
+from tests.cluster.test_damage import SMALL, fill, flip
+from tests.patience import wait_for
 from tests.qlog.running import Qlog
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e\x07&lt;b&gt;"
@@ -142,6 +146,35 @@ def test_only_pages_of_the_console_change_things(qlog: Qlog, message_id: str) ->
         assert qlog.json("group", "describe", "readers")["lag_count"] == 0
         browser.post(reset, 400, {"token": found[1], "topic": TOPIC, "position": "ende"})
     assert message_id
+
+
+@pytest.mark.long
+def test_damage_and_a_node_that_is_down_are_shown(tmp_path: Path) -> None:
+    with LocalCluster.create(tmp_path, 3, settings=SMALL) as cluster:
+        qlog, leader = Qlog(cluster), cluster.leader_id()
+        fill(cluster)
+        other = leader % 3 + 1
+        look = f"/microscope?kind=queue&at=orders:1:0&node={leader}&other={other}"
+        with console(qlog) as browser, sync.connect(cluster.bootstrap) as client:
+            assert "All is well" in browser.get("/")
+            flip(cluster, leader)
+            page = browser.get(look)
+            assert re.search(r"differ first at byte \d+ of the record, in body", page)
+            assert "differs here" in page
+            assert len(client.pull("orders", 1, 0)) == 1
+            assert "Both nodes have the same bytes" in browser.get(look)
+            wait_for("it to be told", lambda: "errors in its log" in browser.get("/"))
+            assert "errors in its log: 1" in qlog("check", code=1).stdout
+            assert f"qlog events --node {leader} --level error" in browser.get("/")
+            page = browser.get("/events")
+            assert "DamagedRange" not in page
+            assert re.search(r"1 entries written, from entry \d+ on.* is kept in ", page)
+            cluster.kill(other)
+            page = browser.get(look)
+            assert f"node {other} does not answer" in page
+            assert "<h3>record" in page
+        cluster.stop()
+        assert "QUORUMLOG CRITICAL" in qlog("check", code=2).stdout
 
 
 def test_an_open_page_follows_the_cluster(qlog: Qlog) -> None:
