@@ -140,8 +140,9 @@ def _told(work: Callable[[], _Result], output: Format = Format.TABLE) -> _Result
         raise
     except Exception as error:
         # Refused by each address is a service that is down; anything else was not looked at.
-        is_down = isinstance(error, UnavailableError)
-        severity, told = Severity.CRITICAL if is_down else Severity.UNKNOWN, explain(error)
+        told = explain(error)
+        is_down = isinstance(error, UnavailableError) or told.code == "local.not_running"
+        severity = Severity.CRITICAL if is_down else Severity.UNKNOWN
         report = Report([(severity, f"{told.what}: {told.why}; {told.do}")])
         raise click.exceptions.Exit(_shown(report, output)) from error
 
