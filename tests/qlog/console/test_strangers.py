@@ -1,12 +1,15 @@
 """The console and callers that mean harm: messages, addresses, connections and forms of theirs."""
 
+import http.client
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from urllib.parse import quote
 
 import pytest
 
+from deploy.local_metrics import metric_of
 from quorumlog import sync
 from tests.qlog.console.test_pages import Browser, console
 from tests.qlog.running import Qlog
@@ -76,6 +79,32 @@ def test_the_tail_shows_all_queues_and_a_filter_looks_far_back(
         assert "the tagged one" in page
     assert "Looked at all 161 messages" in browser.get("/topics/wide/tail?tag=none")
     assert "Looked at all 62 messages" in browser.get("/topics/wide/messages?queue=7&tag=none")
+
+
+def test_an_open_tail_reads_no_more_than_it_shows(browser: Browser, qlog: Qlog) -> None:
+    with sync.connect(qlog.nodes.bootstrap) as client:
+        client.admin.create_topic("long", queue_count=2)
+        producer = client.producer()
+        for n in range(4_000):
+            producer.send_nowait("long", f"long{n}.", queue_id=n % 2)
+        producer.flush()
+
+        def read_count() -> float:
+            nodes = qlog.nodes.node_ids
+            return sum(metric_of(qlog.nodes, n, "quorumlog_pulled_records_total") for n in nodes)
+
+        before = read_count()
+        host, _, port = browser.address.rpartition(":")
+        with closing(http.client.HTTPConnection(host, int(port), timeout=60)) as connection:
+            connection.request("GET", "/stream/topics/long/tail")
+            lines = iter(connection.getresponse().readline, b"")
+            page = next(line for line in lines if line.startswith(b"data")).decode()
+            once = read_count()
+            next(line for line in lines if b"same" in line)
+    assert [page.count(f"long{n}.") for n in (3_949, 3_950, 3_999)] == [0, 1, 1]
+    assert page.index("long3999.") < page.index("long3997.") < page.index("long3990.")
+    assert once - before <= 200
+    assert read_count() == once
 
 
 def test_addresses_that_name_nothing_are_refused(browser: Browser, ids: dict[str, str]) -> None:
