@@ -70,10 +70,15 @@ async def show_reset(cluster: Cluster, request: Request) -> dict[str, Any]:
     described, new = await _planned(cluster, request, topic, position)
     context = {"group": described, "topic": topic, "position": position, "rows": None}
     if new:
-        now = await cluster.client.admin.fetch_offsets(described.group)
-        context["rows"] = [
-            {"queue": queue, "now": now.get(queue), "new": offset} for queue, offset in new.items()
-        ]
+        now = {(one.topic, one.queue_id, one.broker_group): one for one in described.queues}
+        context["rows"] = rows = []
+        for queue, offset in new.items():
+            old = now.get((queue.topic, queue.queue_id, queue.broker_group))
+            at = None if old is None else max(old.offset, old.first_offset)
+            moved = 0 if old is None else max(offset, old.first_offset) - at
+            rows.append({"queue": queue, "now": at, "new": offset, "moved": moved})
+        context["skipped_count"] = sum(max(0, row["moved"]) for row in rows)
+        context["again_count"] = sum(max(0, -row["moved"]) for row in rows)
     return context
 
 

@@ -130,6 +130,11 @@ def test_addresses_that_name_nothing_are_refused(browser: Browser, ids: dict[str
 
 def test_a_dry_run_says_what_a_reset_does(browser: Browser, ids: dict[str, str]) -> None:
     form = {"token": token(browser), "topic": TOPIC}
+    page = browser.get(f"/groups/movers/reset?topic={TOPIC}&position=end")
+    assert "skips 3 messages, and reads 0 again" in page
+    assert re.findall(r'"n">(.*?)</td>', page) == ["1", "4", "3", "0", "0", "0"]
+    page = browser.get(f"/groups/movers/reset?topic={TOPIC}&position=first")
+    assert "skips 0 messages, and reads 1 again" in page
     for position, code in (
         ("99999999", 400), ("-1", 200), ("@2026-01-31", 200), ("@1", 200), ("1", 400),
         ("0", 200), ("end", 200), ("first", 200), (DIGITS, 400), ("ende", 400),
