@@ -82,7 +82,9 @@ class Deliveries:
             else:
                 record, is_delivered, due_unix_ms = self._for_delivery(record, state)
                 if due_unix_ms > max(now_unix_ms, due.due_unix_ms):
-                    _log.error("a delayed message is not due yet", message=str(due), due=due_unix_ms)
+                    _log.error(
+                        "a delayed message is not due yet", message=str(due), due=due_unix_ms
+                    )
                     left.append(due._replace(due_unix_ms=due_unix_ms))
                     continue
                 undeliverable_count += not is_delivered

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from qlog.console.cluster import Cluster
 from qlog.console.links import link
 from qlog.console.newest import Look
-from qlog.console.paging import whole
+from qlog.console.paging import time_of, whole
 from qlog.console.rows import rows_of
 from qlog.console.shield import RefusedError
 from qlog.console.shown import BODY_SIZE_BYTES_MAX, body_views, cut, plain
@@ -46,7 +46,7 @@ async def show_queue(cluster: Cluster, request: Request) -> dict[str, Any]:
     newest = None
     if at:
         offset = await client.offset_by_time(
-            topic, queue_id, whole(request, "time", 0, 0), broker_group=queue.broker_group
+            topic, queue_id, time_of("time", at), broker_group=queue.broker_group
         )
     else:
         end = max(queue.first_offset, queue.end_offset - _COUNT)
@@ -125,6 +125,17 @@ async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
         "views": await asyncio.to_thread(body_views, body),
         "properties": [(plain(k), plain(v)) for k, v in sorted(message.properties.items())],
     }
+
+
+async def show_at(cluster: Cluster, request: Request) -> dict[str, Any]:
+    """Return the way to the page of the message at an offset of a queue."""
+    topic, queue_id = request.path_params["topic"], whole(request, "queue", 0, 0, _INT32_MAX)
+    offset, broker_group = whole(request, "offset", 0, 0), request.query_params.get("broker_group")
+    for one in await cluster.client.pull(
+        topic, queue_id, offset, max_count=1, broker_group=broker_group or ""
+    ):
+        return {"response": RedirectResponse(link("messages", one.message_id), 303)}
+    raise RefusedError(404, f"Queue {queue_id} of {topic} has no message at offset {offset} yet.")
 
 
 async def show_send(cluster: Cluster, request: Request) -> dict[str, Any]:

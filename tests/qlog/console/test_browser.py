@@ -137,7 +137,7 @@ def test_each_form_works(cluster: LocalCluster, driver: Any) -> None:
             for box in driver.find_elements(By.NAME, "body"):
                 box.send_keys("by hand")
             driver.find_element(By.XPATH, f"//button[contains(., '{button}')]").click()
-            assert told in text_of(driver, "main")
+            wait_for(told, lambda: told in text_of(driver, "main"))
 
         submit("/topics/orders/send", "Send one", "Done: stored in queue")
         reset = "/groups/billing/reset"

@@ -128,6 +128,29 @@ def test_addresses_that_name_nothing_are_refused(browser: Browser, ids: dict[str
     browser.get("/", host="console.example.com")
 
 
+def test_a_wrong_input_keeps_the_form_and_times_are_those_of_commands(
+    browser: Browser, ids: dict[str, str]
+) -> None:
+    for path, told in (
+        ("messages?queue=0&tag=a&time=soon", "no time; give 2026-01-31T12:00:00Z"),
+        ("tail?sql=1%20%2B", "What to do"),
+    ):
+        page = browser.get(f"/topics/wide/{path}", 400)
+        assert told in page
+        assert 'value="1 +"' in page or 'value="soon"' in page
+    for time, is_there in (("-1h", True), ("2100-01-01T00:00Z", False)):
+        page = browser.get(f"/topics/wide/messages?queue=7&time={time}")
+        assert ("queue7." in page) is is_there
+    assert "offsets 0 to 61." in page
+    assert "skips 0 messages, and reads 1 again" in browser.get(
+        f"/groups/movers/reset?topic={TOPIC}&position=@-1h"
+    )
+    assert "Queue 1 is empty" in browser.get(f"/topics/{TOPIC}/messages?queue=1")
+    browser.get(f"/topics/{TOPIC}/at?queue=0&offset=2", 303)
+    assert browser.headers["location"] == f"/messages/{ids['line']}"
+    browser.get(f"/topics/{TOPIC}/at?queue=0&offset=9", 404)
+
+
 def test_a_dry_run_says_what_a_reset_does(browser: Browser, ids: dict[str, str]) -> None:
     form = {"token": token(browser), "topic": TOPIC}
     page = browser.get(f"/groups/movers/reset?topic={TOPIC}&position=end")
