@@ -11,7 +11,9 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from deploy.local import LocalCluster
+from qlog.console.charts import of_lag
 from quorumlog import sync
+from quorumlog.admin.types import LagSample
 from tests.cluster.test_damage import SMALL, fill, flip
 from tests.patience import wait_for
 from tests.qlog.running import Qlog
@@ -188,6 +190,12 @@ def test_an_open_page_follows_the_cluster(qlog: Qlog) -> None:
             line = answer.readline()
         assert b"follow_me" in line
         connection.close()
+
+
+def test_a_chart_ends_its_line_where_samples_are_missing() -> None:
+    times = (0, 30, 60, 300, 330)
+    [chart, _] = of_lag([LagSample(time * 1000, 5, 0) for time in times])
+    assert chart["data"] == [[0, 30, 60, 90, 300, 330], [5, 5, 5, "gap", 5, 5]]
 
 
 def test_a_port_that_is_taken_and_bad_options_are_refused(qlog: Qlog) -> None:
