@@ -49,9 +49,10 @@ function draw(box) {
   const plot = new uPlot({
     width: Math.max(200, box.clientWidth),
     height: Math.max(120, box.clientHeight - (chart.labels.length > 1 ? 40 : 0)),
-    padding: [null, 24, null, null],
+    padding: [null, 32, null, null],
     cursor: { points: { size: 6 } },
-    scales: { y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] } },
+    // Of one sample uPlot makes a day.
+    scales: { x: { range: (_, lo, hi) => [lo, hi - lo > 7200 ? lo + 60 : hi] }, y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] } },
     axes: [{ ...axis, values: (_, times) => clocks(times) }, { ...axis, size: 60, values: (_, values) => values.map(short) }],
     legend: { live: false, show: chart.labels.length > 1 },
     series: [{}, ...chart.labels.map((label, i) => ({ label, stroke: lines[i % lines.length], width: 2 }))],
