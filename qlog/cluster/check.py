@@ -8,7 +8,7 @@ import asyncio
 import enum
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -30,7 +30,7 @@ from quorumlog.errors import ConnectTimeoutError, DeadlineError, QuorumlogError,
 from quorumlog.foreign_text import shown
 
 if TYPE_CHECKING:
-    from quorumlog.admin.types import ClusterStatus, GroupInfo, GroupQueue
+    from quorumlog.admin.types import ClusterStatus, GroupInfo, GroupQueue, NodeEvent
     from quorumlog.client import Client
 
 _SUBJECTS: Final = ("leader", "lag", "disk", "damage")
@@ -86,12 +86,15 @@ class Report:
     """What a check found, and what it measured."""
 
     findings: list[tuple[Severity, str]] = field(default_factory=list)
+    advice: dict[str, str] = field(default_factory=dict)
+    """What to do about a finding, by its text."""
     values: list[str] = field(default_factory=list)
     """Performance data: 'label'=value;warning;critical;least;most."""
 
-    def add(self, severity: Severity, text: str) -> None:
-        """Report a finding."""
+    def add(self, severity: Severity, text: str, do: str = "") -> None:
+        """Report a finding, and what to do about it."""
         self.findings.append((severity, text))
+        self.advice[text] = do
 
     def measure(self, label: str, value: str, *limits: object) -> None:
         """Report a value; `limits` are those of warning and critical, the least and the most."""
@@ -137,8 +140,9 @@ def _told(work: Callable[[], _Result], output: Format = Format.TABLE) -> _Result
         raise
     except Exception as error:
         # Refused by each address is a service that is down; anything else was not looked at.
-        is_down = isinstance(error, UnavailableError)
-        severity, told = Severity.CRITICAL if is_down else Severity.UNKNOWN, explain(error)
+        told = explain(error)
+        is_down = isinstance(error, UnavailableError) or told.code == "local.not_running"
+        severity = Severity.CRITICAL if is_down else Severity.UNKNOWN
         report = Report([(severity, f"{told.what}: {told.why}; {told.do}")])
         raise click.exceptions.Exit(_shown(report, output)) from error
 
@@ -239,13 +243,21 @@ async def _within_timeout(server: str | None, *options: Any) -> Report:
 async def _look(
     client: "Client", subjects: Sequence[str], warning: Sequence[Limit], critical: Sequence[Limit]
 ) -> Report:
-    report, status = Report(), await client.admin.cluster_status()
-    if "leader" in subjects:
-        _leaders(status, report)
-    if "disk" in subjects:
-        _disks(status, report)
+    status = await client.admin.cluster_status()
+    events: dict[int, Sequence[NodeEvent]] = {}
+    unknown = []
+
+    async def ask(node_id: int) -> None:
+        try:
+            events[node_id] = (await client.admin.events(node_id)).events
+        except QuorumlogError as error:
+            unknown.append(f"events of node {node_id} are not known: {error}")
+
     if "damage" in subjects:
-        await _damage(client, status, report)
+        await asyncio.gather(*(ask(node.node_id) for node in status.nodes if not is_down(node)))
+    report = judged(status, events, subjects)
+    for text in unknown:
+        report.add(Severity.UNKNOWN, text)
     if "lag" in subjects:
         if any(leader_of(status, group) for group in groups_of(status)):
             await _lag(client, report, warning, critical)
@@ -254,24 +266,45 @@ async def _look(
     return report
 
 
+def judged(
+    status: "ClusterStatus",
+    events: "Mapping[int, Sequence[NodeEvent]]",
+    subjects: Sequence[str] = _SUBJECTS,
+) -> Report:
+    """Return what is wrong with the nodes, which is all but the lag; `events` by node."""
+    report = Report()
+    if "leader" in subjects:
+        _leaders(status, report)
+    if "disk" in subjects:
+        _disks(status, report)
+    if "damage" in subjects:
+        _damage(status, events, report)
+    return report
+
+
 def _leaders(status: "ClusterStatus", report: Report) -> None:
     groups = groups_of(status) or [""]
     led = [group for group in groups if leader_of(status, group)]
     for group in groups:
         if group not in led:
-            report.add(Severity.CRITICAL, f"no node of broker group {group} leads")
+            text = f"no node of broker group {group} leads"
+            report.add(Severity.CRITICAL, text, "start the nodes that do not answer; appends wait")
     rows = status_rows(status)
     for row in rows:
         name = f"node {row['node_id'] or row['address']}"
         if row["role"] == "down":
-            report.add(Severity.WARNING, f"{name} does not answer: {row['detail']}")
+            text = f"{name} does not answer: {row['detail']}"
+            report.add(Severity.WARNING, text, "start it; the end of its log says why it ended")
         elif row["standing"] == "diverged":
-            report.add(Severity.CRITICAL, f"{name} has another history: {row['detail']}")
+            text = f"{name} has another history: {row['detail']}"
+            report.add(Severity.CRITICAL, text, 'see operations.md, "Two histories"')
         elif row["standing"] not in ("full", "") or row["role"] in ("repairing", "starting"):
             is_early = row["role"] in ("repairing", "starting")
-            report.add(Severity.WARNING, f"{name} is {row['role' if is_early else 'standing']}")
+            text = f"{name} is {row['role' if is_early else 'standing']}"
+            report.add(Severity.WARNING, text, "wait: it counts toward a quorum once it is full")
         elif row["is_draining"]:
-            report.add(Severity.WARNING, f"{name} is draining")
+            undo = f"qlog cluster drain {row['node_id']} --undo; it does not lead before"
+            report.add(Severity.WARNING, f"{name} is draining", undo)
     up_count = sum(row["role"] != "down" for row in rows)
     report.measure("nodes", str(up_count), None, None, 0, len(rows))
     report.measure("leaders", str(len(led)), None, None, 0, len(groups))
@@ -285,37 +318,35 @@ def _disks(status: "ClusterStatus", report: Report) -> None:
         if node.disk_state not in ("ok", ""):
             severity = Severity.CRITICAL if node.disk_state == "full" else Severity.WARNING
             used = f"is {node.disk_used_ratio:.0%} used ({node.disk_state})"
-            report.add(severity, f"the disk of node {node.node_id} {used}")
+            do = "make room on it, or keep messages for a shorter time"
+            report.add(severity, f"the disk of node {node.node_id} {used}", do)
 
 
-async def _damage(client: "Client", status: "ClusterStatus", report: Report) -> None:
-    up = [node for node in status.nodes if not is_down(node)]
-    for node in up:
+def _damage(
+    status: "ClusterStatus", events: "Mapping[int, Sequence[NodeEvent]]", report: Report
+) -> None:
+    lo_unix_ms = time.time_ns() // 1_000_000 - _RECENT_MS
+    for node in status.nodes:
+        if is_down(node):
+            continue
         if node.loss_from_index >= 0:
             what = f"acked messages may be missing from index {node.loss_from_index} on"
-            report.add(Severity.CRITICAL, f"node {node.node_id}: {what}")
+            do = "see its log, and operations.md"
+            report.add(Severity.CRITICAL, f"node {node.node_id}: {what}", do)
         elif node.detail:
             has_ended = "certificate" in node.detail and " ended at " in node.detail
             severity = Severity.CRITICAL if has_ended else Severity.WARNING
             report.add(severity, f"node {node.node_id}: {node.detail}")
-
-    async def errors_of(node_id: int) -> None:
-        lo_unix_ms = time.time_ns() // 1_000_000 - _RECENT_MS
-        try:
-            events = (await client.admin.events(node_id)).events
-        except QuorumlogError as error:
-            report.add(Severity.UNKNOWN, f"events of node {node_id} are not known: {error}")
-            return
         recent = [
             event
-            for event in events
+            for event in events.get(node.node_id, ())
             if event.level in ("error", "critical") and event.unix_ms >= lo_unix_ms
         ]
         if recent:
-            what = f"errors in its log: {len(recent)}, the last one: {recent[-1].text}"
-            report.add(Severity.WARNING, f"node {node_id}: {what}")
-
-    await asyncio.gather(*(errors_of(node.node_id) for node in up))
+            last = max(recent, key=lambda event: event.number)
+            what = f"errors in its log: {len(recent)}, the last one: {last.text}"
+            do = f"qlog events --node {node.node_id} --level error shows them"
+            report.add(Severity.WARNING, f"node {node.node_id}: {what}", do)
 
 
 async def _lag(

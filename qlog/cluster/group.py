@@ -244,6 +244,7 @@ def _settings_printout(settings: "GroupSettings") -> Printout:
     is_flag=True,
     help="Also with members, which go there with their next heartbeat or pull.",
 )
+@click.option("--dry-run", "is_dry_run", is_flag=True, help="Show the offsets, and change nothing.")
 @server_option
 @printed
 def reset(
@@ -253,6 +254,7 @@ def reset(
     to_time: int | None,
     to_offset: int | None,
     force: bool,
+    is_dry_run: bool,
     server: str | None,
 ) -> Printout:
     """Have a group continue from another place of a topic. Refused while the group has members,
@@ -268,7 +270,7 @@ def reset(
     Examples:
       qlog group reset billing --topic orders --to-time -1h
       qlog group reset billing --topic orders --to first
-      qlog group reset billing --topic orders --to end -o json
+      qlog group reset billing --topic orders --to end --dry-run
     """
     moment = None if to_time is None else f"@{to_time}"
     given = [place for place in (to, moment, to_offset) if place is not None]
@@ -280,7 +282,9 @@ def reset(
     async def move(client: "Client") -> dict["Queue", int]:
         await client.admin.describe_group(name)  # Else a mistyped name would become a group.
         try:
-            return await client.admin.reset_offsets(name, topic, given[0], force=force)
+            return await client.admin.reset_offsets(
+                name, topic, given[0], force=force, is_dry_run=is_dry_run
+            )
         except GroupNotEmptyError as error:
             what, _, do = error.message.rpartition("; ")
             why, do = "they would go on from where they are", f"{do}; or move them, with --force"

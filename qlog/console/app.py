@@ -124,12 +124,29 @@ class Console:
                 async with self._logins.caller(request) as cluster:
                     context = await page.show(cluster, request)
             except (QuorumlogError, RefusedError) as error:
-                return self._error(request, error)
+                refusal = self._error(request, error)
+                if refusal.status_code != 400 or not request.query_params:
+                    return refusal
+                return await self._form_again(page, request, error) or refusal
             if isinstance(context.get("response"), Response):
                 return context["response"]  # type: ignore[no-any-return]  # A file.
             return HTMLResponse(self._render(page.template, request, context))
 
         return serve
+
+    async def _form_again(self, page: Page, request: Request, error: Exception) -> Response | None:
+        """Return a page with the fields as they were filled in, and what is wrong with them."""
+        bare = Request({**request.scope, "query_string": b""})
+        try:
+            async with self._logins.caller(request) as cluster:
+                context = await page.show(cluster, bare)
+        except (QuorumlogError, RefusedError):
+            return None
+        if "response" in context:
+            return None
+        said = None if isinstance(error, RefusedError) else explain(error)
+        wrong = str(error) if said is None else f"{said.what}: {said.why}. What to do: {said.do}"
+        return HTMLResponse(self._render(page.template, request, context | {"wrong": wrong}), 400)
 
     def _render(self, template: str, request: Request, context: Context) -> str:
         return self._templates.get_template(template).render(self._all(request, context))
@@ -143,6 +160,7 @@ class Console:
             "token": self._tokens.value,
             "cluster_id": self._cluster.client.cluster_id,
             "has_login": self._logins.has(request),
+            "wrong": "",
             "done": self._tokens.opened(request.query_params.get("done", "")),
             **context,
         }

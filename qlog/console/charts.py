@@ -1,23 +1,34 @@
 """Lines over time, as `static/console.js` draws them.
 
 Owns the form of a chart: times in s, and one row of values for each line, with None where there is
-none. Samples of several nodes fall into the same steps.
+none, "gap" where a line ends. Samples of several nodes fall into the same steps.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from quorumlog.admin.types import HistorySample, LagSample, NodeHistory
 
 _STEP_S: Final = 10
-_Line = Mapping[int, float]
+_Line = Mapping[int, float | str]
+"""Values by time in s; "gap" where the line ends."""
 
 
 def _chart(title: str, unit: str, lines: Mapping[str, _Line]) -> dict[str, Any]:
     """Return a chart of lines, each a value by time in s."""
+    lines = {label: _with_gaps(line) for label, line in lines.items()}
     times = sorted({time for line in lines.values() for time in line})
     rows = [[line.get(time) for time in times] for line in lines.values()]
     return {"title": title, "unit": unit, "labels": [*lines], "data": [times, *rows]}
+
+
+def _with_gaps(line: _Line) -> _Line:
+    """Return a line with "gap" where more than three samples are missing."""
+    times = sorted(line)
+    steps = sorted(b - a for a, b in pairwise(times))
+    every_s = steps[len(steps) // 2] if steps else _STEP_S
+    return {**line, **{a + every_s: "gap" for a, b in pairwise(times) if b - a > 3 * every_s}}
 
 
 def _step(unix_ms: int) -> int:

@@ -7,7 +7,7 @@ often than one. Must not know any page.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import quorumlog
 from quorumlog.admin.types import ClusterStatus, NodeDown, NodeEvent, NodeEvents, NodeHistory
@@ -19,6 +19,19 @@ _SHARED_COUNT_MAX: Final = 256
 _T = TypeVar("_T")
 
 
+class _Shared(NamedTuple):
+    """An answer, and how long it serves."""
+
+    at_s: float
+    for_s: float
+    answer: asyncio.Future[Any]
+
+    def is_over(self, now_s: float) -> bool:
+        done = self.answer
+        is_wrong = done.done() and (done.cancelled() or done.exception() is not None)
+        return now_s - self.at_s > (SHARED_S if is_wrong else self.for_s)
+
+
 class Cluster:
     """What pages ask. One per console, for one event loop."""
 
@@ -26,21 +39,24 @@ class Cluster:
         """`is_full`: whether pages may change the cluster."""
         self.client: Final = client
         self.is_full: Final = is_full
-        self._shared: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
+        self._shared: dict[Hashable, _Shared] = {}
         self._events: dict[int, NodeEvents] = {}
 
-    async def shared(self, key: Hashable, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """Return an answer that is at most `SHARED_S` old; those who ask together share one."""
+    async def shared(
+        self, key: Hashable, ask: Callable[[], Awaitable[_T]], for_s: float = SHARED_S
+    ) -> _T:
+        """Return an answer that is at most `for_s` old, an error at most `SHARED_S`; those who ask
+        together share one."""
         now = time.monotonic()
         found = self._shared.get(key)
-        if found is None or now - found[0] > SHARED_S:
-            for old in [k for k, (at, _) in self._shared.items() if now - at > SHARED_S]:
+        if found is None or found.is_over(now):
+            for old in [k for k, one in self._shared.items() if one.is_over(now)]:
                 del self._shared[old]
             if len(self._shared) >= _SHARED_COUNT_MAX:
                 return await ask()
-            found = self._shared[key] = now, asyncio.ensure_future(ask())
-            found[1].add_done_callback(lambda done: done.cancelled() or done.exception())
-        answer: _T = await asyncio.shield(found[1])
+            found = self._shared[key] = _Shared(now, for_s, asyncio.ensure_future(ask()))
+            found.answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        answer: _T = await asyncio.shield(found.answer)
         return answer
 
     async def status(self) -> ClusterStatus:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from qlog.console.rows import Row, rows_of
+
 if TYPE_CHECKING:
     import quorumlog
     from quorumlog.admin.types import QueueInfo
-    from quorumlog.records.message import Message
 
 _LOOK_S: Final = 0.5
 """Time after which a look begins no more reads."""
@@ -34,13 +35,14 @@ class _End:
     newest_unix_ms: int
     """No message before `lo` was stored later."""
     window: int = 1
+    found_count: int = 0
 
 
 @dataclass(slots=True)
 class Newest:
     """What a look found."""
 
-    messages: "list[Message]" = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     """The newest first."""
     looked_count: int = 0
     message_count: int = 0
@@ -64,9 +66,9 @@ class Look:
 
     async def forward(
         self, queue: "QueueInfo", lo: int, hi: int, count: int
-    ) -> "tuple[list[Message], int]":
+    ) -> tuple[list[Row], int]:
         """Return messages from an offset on, and the offset up to which it looked."""
-        found: list[Message] = []
+        found: list[Row] = []
         while lo < hi and len(found) < count and self.has_room:
             batch = await self._client.pull(
                 self._topic, queue.queue_id, lo,
@@ -74,7 +76,8 @@ class Look:
                 broker_group=queue.broker_group, **self._wanted,
             )  # fmt: skip
             self._left_size_bytes -= batch.size_bytes
-            found += (one for one in batch if one.queue_offset < hi)
+            kept = [one for one in batch if one.queue_offset < hi]
+            found += await asyncio.to_thread(rows_of, kept)
             lo = max(lo + 1, min(batch.next_offset, hi))
         return found, lo
 
@@ -83,37 +86,41 @@ class Look:
         result = Newest(message_count=sum(one.end_offset - one.first_offset for one in queues))
         ends = [_End(one, one.end_offset, one.last_store_unix_ms) for one in queues]
         while self.has_room:
-            is_full = len(result.messages) == count
-            oldest_ms = result.messages[-1].store_unix_ms if is_full else -1
+            is_full = len(result.rows) == count
+            oldest_ms = result.rows[-1].store_unix_ms if is_full else -1
             ends = [
                 end
                 for end in ends
-                if end.lo > end.queue.first_offset and end.newest_unix_ms >= oldest_ms
+                if end.lo > end.queue.first_offset
+                and end.found_count < count
+                and end.newest_unix_ms > oldest_ms
             ]
             if not ends:
                 result.is_complete = True
                 break
             ends.sort(key=lambda end: (end.window, -end.newest_unix_ms))
             found = await asyncio.gather(*(self._step(end, count) for end in ends[:_AT_ONCE]))
-            for messages, looked_count in found:
-                result.messages += messages
+            for rows, looked_count in found:
+                result.rows += rows
                 result.looked_count += looked_count
-            result.messages.sort(key=attrgetter("store_unix_ms"), reverse=True)
-            del result.messages[count:]
+            result.rows.sort(key=attrgetter("store_unix_ms", "log_position"), reverse=True)
+            del result.rows[count:]
         return result
 
-    async def _step(self, end: _End, count: int) -> "tuple[list[Message], int]":
+    async def _step(self, end: _End, count: int) -> tuple[list[Row], int]:
         """Look at the next messages before those of the last step."""
         hi = end.lo
         lo = max(end.queue.first_offset, hi - end.window)
-        found: list[Message] = []
+        found: list[Row] = []
         at = lo
         while at < hi and self.has_room:
-            messages, at = await self.forward(end.queue, at, hi, count)
-            found = [*found, *messages][-count:]
+            rows, at = await self.forward(end.queue, at, hi, count)
+            found = [*found, *rows][-count:]
         if at < hi:
             return [], 0  # What is missing is the newest.
-        end.lo, end.window = lo, min(4 * end.window, _WINDOW_MAX)
+        window_max = _WINDOW_MAX if any(self._wanted.values()) else count - len(found)
+        end.lo, end.window = lo, max(1, min(4 * end.window, window_max))
         if found:
+            end.found_count += len(found)
             end.newest_unix_ms = min(one.store_unix_ms for one in found)
         return found, hi - lo

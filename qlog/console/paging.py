@@ -6,6 +6,7 @@ from typing import Generic, NamedTuple, TypeVar
 from starlette.requests import Request
 
 from qlog.console.shield import RefusedError
+from qlog.parsed import parse_time
 
 _T = TypeVar("_T")
 
@@ -31,6 +32,14 @@ def whole(request: Request, name: str, default: int, lo: int, hi: int = (1 << 63
     """Return a whole number of the address. Raises RefusedError."""
     text = request.query_params.get(name, "")
     return number_of(name, text, lo, hi) if text else default
+
+
+def time_of(name: str, text: str) -> int:
+    """Return the Unix ms of a time as the command line takes it. Raises RefusedError."""
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise RefusedError(400, f"{name}: {error}.") from error
 
 
 def number_of(name: str, text: str, lo: int = 0, hi: int = (1 << 63) - 1) -> int:

@@ -29,6 +29,7 @@ PAGES: Final = (
     Page("/topics/{topic}/messages", "messages.html", messages.show_queue),
     Page("/topics/{topic}/tail", "tail.html", messages.show_tail),
     Page("/topics/{topic}/find", "find.html", messages.show_found),
+    Page("/topics/{topic}/at", "message.html", messages.show_at),
     Page("/topics/{topic}/send", "send.html", messages.show_send),
     Page("/messages", "message.html", messages.show_asked),
     Page("/messages/{id}", "message.html", messages.show_one),

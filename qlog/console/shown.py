@@ -133,7 +133,13 @@ def hex_dump(data: bytes, position: int = 0) -> str:
     return "\n".join(rows)
 
 
+def thing(kind: str) -> str:
+    """Return what a kind of specimen is called."""
+    word = kind.replace("_", " ")
+    return f"{word.removeprefix('key ')} of the key index" if word.startswith("key ") else word
+
+
 FILTERS: Final = {
     "number": number, "size": size, "share": share, "moment": moment, "duration": duration,
-    "plain": plain,
+    "plain": plain, "thing": thing,
 }  # fmt: skip

@@ -82,7 +82,9 @@ class Deliveries:
             else:
                 record, is_delivered, due_unix_ms = self._for_delivery(record, state)
                 if due_unix_ms > max(now_unix_ms, due.due_unix_ms):
-                    _log.error("a delayed message is not due yet", message=due, due=due_unix_ms)
+                    _log.error(
+                        "a delayed message is not due yet", message=str(due), due=due_unix_ms
+                    )
                     left.append(due._replace(due_unix_ms=due_unix_ms))
                     continue
                 undeliverable_count += not is_delivered
@@ -148,11 +150,11 @@ class Deliveries:
         try:
             records[due] = self._records(due.queue, [due])[0]
         except PositionRangeError:
-            _log.error("a delayed message is not in the log any more", message=due)
+            _log.error("a delayed message is not in the log any more", message=str(due))
         except StoreError as error:
             unreadable[due] = None
             self._context.note_damage(error)
-            _log.warning("a delayed message cannot be read", message=due, error=str(error))
+            _log.warning("a delayed message cannot be read", message=str(due), error=str(error))
 
     def _for_delivery(self, record: bytes, state: State) -> tuple[bytes, bool, int]:
         """Return the record to write, whether it goes to its own topic, and when it is due."""

@@ -32,6 +32,9 @@ class Due(NamedTuple):
     queue: int
     offset: int
 
+    def __str__(self) -> str:
+        return f"offset {self.offset} of queue {self.queue} of held messages"
+
 
 class DueIndex:
     """A heap of near due times, and slots of later ones. One per leadership."""

@@ -217,7 +217,7 @@ class RaftAssembly:
                 await foundation.wait_for(foundation.missing, "cluster", self.host.health)
             if foundation.verdict is FoundingVerdict.FOUND:
                 self.log.found(self.settings.voters)
-                _log.info("founds a cluster", voters=self.settings.voters)
+                _log.info("founds a cluster", voters=sorted(self.settings.voters))
             else:
                 self.log.join(incarnation=int(time.time()))
                 _log.info("joins a cluster as a node without memory")

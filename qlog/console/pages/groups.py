@@ -8,7 +8,7 @@ from starlette.requests import Request
 from qlog.console.charts import of_lag
 from qlog.console.cluster import Cluster
 from qlog.console.links import link
-from qlog.console.paging import number_of, page_of
+from qlog.console.paging import number_of, page_of, time_of
 from qlog.console.shield import RefusedError
 from quorumlog.admin.types import GroupDescription
 from quorumlog.errors import NotFoundError
@@ -70,10 +70,19 @@ async def show_reset(cluster: Cluster, request: Request) -> dict[str, Any]:
     described, new = await _planned(cluster, request, topic, position)
     context = {"group": described, "topic": topic, "position": position, "rows": None}
     if new:
-        now = await cluster.client.admin.fetch_offsets(described.group)
-        context["rows"] = [
-            {"queue": queue, "now": now.get(queue), "new": offset} for queue, offset in new.items()
-        ]
+        now = {(one.topic, one.queue_id, one.broker_group): one for one in described.queues}
+        rows, moves = [], []
+        for queue, offset in new.items():
+            old = now.get((queue.topic, queue.queue_id, queue.broker_group))
+            at = moved = None
+            if old is not None:
+                at = max(old.offset, old.first_offset)
+                moved = max(offset, old.first_offset) - at
+                moves.append(moved)
+            rows.append({"queue": queue, "now": at, "new": offset, "moved": moved})
+        context["rows"] = rows
+        context["skipped_count"] = sum(moved for moved in moves if moved > 0)
+        context["again_count"] = -sum(moved for moved in moves if moved < 0)
     return context
 
 
@@ -85,14 +94,20 @@ async def _planned(
     described = await admin.describe_group(request.path_params["group"])
     if not topic or not position:
         return described, {}
-    return described, await admin.reset_offsets(described.group, topic, position, is_dry_run=True)
+    place = _place(position)
+    return described, await admin.reset_offsets(described.group, topic, place, is_dry_run=True)
+
+
+def _place(position: str) -> str:
+    """Return a position with its time as the SDK takes it."""
+    return f"@{time_of('To', position[1:])}" if position.startswith("@") else position
 
 
 async def reset(cluster: Cluster, request: Request, form: dict[str, str]) -> tuple[str, str]:
     """Move the offsets of a group without members, as the dry run showed."""
     topic, position = form.get("topic", ""), form.get("position", "")
     described, _ = await _planned(cluster, request, topic, position)  # It makes no group.
-    moved = await cluster.client.admin.reset_offsets(described.group, topic, position)
+    moved = await cluster.client.admin.reset_offsets(described.group, topic, _place(position))
     return link("groups", described.group), f"{len(moved)} queues of {topic} are at {position}"
 
 

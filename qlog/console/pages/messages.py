@@ -2,8 +2,7 @@
 it; the live tail; and sending one."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -11,35 +10,18 @@ from starlette.responses import RedirectResponse, Response
 from qlog.console.cluster import Cluster
 from qlog.console.links import link
 from qlog.console.newest import Look
-from qlog.console.paging import whole
+from qlog.console.paging import time_of, whole
+from qlog.console.rows import rows_of
 from qlog.console.shield import RefusedError
 from qlog.console.shown import BODY_SIZE_BYTES_MAX, body_views, cut, plain
 from qlog.message_rows import plain_body
 from quorumlog.errors import NotFoundError
 
-if TYPE_CHECKING:
-    from quorumlog.records.message import Message
-
 _COUNT: Final = 25
 _TAIL_COUNT: Final = 50
-_PREVIEW_LENGTH: Final = 120
+_KEPT_S: Final = 60.0
+"""What was read serves so long, unless a queue has grown."""
 _INT32_MAX: Final = (1 << 31) - 1
-
-
-def _rows(messages: "Iterable[Message]") -> list[dict[str, Any]]:
-    """Return what the lines of a table show of messages."""
-    return [_row(one, plain_body(one)[0]) for one in messages]
-
-
-def _row(message: "Message", body: bytes) -> dict[str, Any]:
-    begin = body[:_PREVIEW_LENGTH].decode("utf-8", "backslashreplace")
-    return {
-        "message": message,
-        "size_bytes": len(body),
-        "preview": plain(begin) + cut(_PREVIEW_LENGTH, len(body), "bytes"),
-        "key": plain(message.key or "", _PREVIEW_LENGTH),
-        "tag": plain(message.tag or "", _PREVIEW_LENGTH),
-    }
 
 
 def _filter(request: Request) -> dict[str, Any]:
@@ -61,25 +43,33 @@ async def show_queue(cluster: Cluster, request: Request) -> dict[str, Any]:
     if not own:
         raise NotFoundError(f"topic {topic!r} has no queue {queue_id}; choose another")
     queue, at, wanted = own[0], request.query_params.get("time", ""), _filter(request)
-    look, newest = Look(client, topic, wanted), None
+    newest = None
     if at:
         offset = await client.offset_by_time(
-            topic, queue_id, whole(request, "time", 0, 0), broker_group=queue.broker_group
+            topic, queue_id, time_of("time", at), broker_group=queue.broker_group
         )
     else:
         end = max(queue.first_offset, queue.end_offset - _COUNT)
         offset = max(queue.first_offset, whole(request, "offset", end, 0))
     if any(wanted.values()) and not at and not request.query_params.get("offset"):
-        newest = await look.newest([queue], _COUNT)
-        messages, next_offset = newest.messages[::-1], queue.end_offset
-        offset = messages[0].queue_offset if messages else queue.end_offset
+        newest = await cluster.shared(
+            ("newest", topic, str(wanted), queue),
+            lambda: Look(client, topic, wanted).newest([queue], _COUNT),
+            _KEPT_S,
+        )
+        rows, next_offset = newest.rows[::-1], queue.end_offset
+        offset = rows[0].queue_offset if rows else queue.end_offset
     else:
-        messages, next_offset = await look.forward(queue, offset, queue.end_offset, _COUNT)
+        rows, next_offset = await cluster.shared(
+            ("from", topic, str(wanted), queue, offset),
+            lambda: Look(client, topic, wanted).forward(queue, offset, queue.end_offset, _COUNT),
+            _KEPT_S,
+        )
     return {
         "topic": described,
         "queue": queue,
         "offset": offset,
-        "rows": await asyncio.to_thread(_rows, messages),
+        "rows": rows,
         "newest": newest,
         "next_offset": next_offset,
         "previous_offset": max(queue.first_offset, offset - _COUNT),
@@ -90,9 +80,13 @@ async def show_tail(cluster: Cluster, request: Request) -> dict[str, Any]:
     """Return the newest messages of all queues of a topic, the newest first."""
     topic, client = request.path_params["topic"], cluster.client
     described = await cluster.shared(("topic", topic), lambda: client.admin.describe_topic(topic))
-    newest = await Look(client, topic, _filter(request)).newest(described.queues, _TAIL_COUNT)
-    rows = await asyncio.to_thread(_rows, newest.messages)
-    return {"topic": described, "rows": rows, "newest": newest}
+    wanted, queues = _filter(request), described.queues
+    newest = await cluster.shared(
+        ("tail", topic, str(wanted), queues),
+        lambda: Look(client, topic, wanted).newest(queues, _TAIL_COUNT),
+        _KEPT_S,
+    )
+    return {"topic": described, "newest": newest}
 
 
 async def show_found(cluster: Cluster, request: Request) -> dict[str, Any]:
@@ -100,7 +94,8 @@ async def show_found(cluster: Cluster, request: Request) -> dict[str, Any]:
     topic, key = request.path_params["topic"], request.query_params.get("key", "")
     described = await cluster.client.admin.describe_topic(topic)
     found = await cluster.client.query_by_key(topic, key, max_count=_COUNT) if key else []
-    return {"topic": described, "rows": _rows(reversed(found)), "key": key}
+    rows = await asyncio.to_thread(rows_of, reversed(found))
+    return {"topic": described, "rows": rows, "key": key}
 
 
 async def show_asked(_cluster: Cluster, request: Request) -> dict[str, Any]:
@@ -130,6 +125,17 @@ async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
         "views": await asyncio.to_thread(body_views, body),
         "properties": [(plain(k), plain(v)) for k, v in sorted(message.properties.items())],
     }
+
+
+async def show_at(cluster: Cluster, request: Request) -> dict[str, Any]:
+    """Return the way to the page of the message at an offset of a queue."""
+    topic, queue_id = request.path_params["topic"], whole(request, "queue", 0, 0, _INT32_MAX)
+    offset, broker_group = whole(request, "offset", 0, 0), request.query_params.get("broker_group")
+    for one in await cluster.client.pull(
+        topic, queue_id, offset, max_count=1, broker_group=broker_group or ""
+    ):
+        return {"response": RedirectResponse(link("messages", one.message_id), 303)}
+    raise RefusedError(404, f"Queue {queue_id} of {topic} has no message at offset {offset} yet.")
 
 
 async def show_send(cluster: Cluster, request: Request) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from starlette.requests import Request
 from qlog.console.cluster import Cluster
 from qlog.console.paging import number_of, whole
 from qlog.console.shield import RefusedError
+from quorumlog.command_errors import explain
+from quorumlog.errors import DeadlineError, QuorumlogError
 from store.microscope.difference import first_difference
 from store.microscope.look import look
 from store.microscope.specimen import FieldRow, FieldTable, Specimen, SpecimenKind
@@ -19,6 +21,8 @@ from store.microscope.specimen import FieldRow, FieldTable, Specimen, SpecimenKi
 if TYPE_CHECKING:
     from quorumlog.admin.types import LogRead
 
+_NODE_S: Final = 2.0
+"""Time for one node to give its bytes."""
 _ROW_COUNT: Final = 300
 _HEX_SIZE_BYTES: Final = 48
 _COLOR_COUNT: Final = 6
@@ -55,33 +59,57 @@ async def show(cluster: Cluster, request: Request) -> dict[str, Any]:
         "other": other,
         "kind": query.get("kind", "index"),
         "reads": [],
-        "difference": None,
+        "differences": None,
     }
     if thing is None:
         return context
     chosen = [n for n in dict.fromkeys((node, other)) if n]
-    reads = await asyncio.gather(
-        *(cluster.client.admin.read_log(node_id, **thing) for node_id in chosen)
-    )
-    tables = [await asyncio.to_thread(_tables, read) for read in reads]
-    differs_at: int | None = None
-    if len(tables) == 2:
-        if tables[0][0].specimen.kind != tables[1][0].specimen.kind:
-            raise RefusedError(409, "The two nodes have things of different kinds there.")
-        difference = first_difference(tables[0][0], tables[1][0])
-        context["difference"] = "none" if difference is None else difference
-        differs_at = None if difference is None else difference.at
+    halves = await asyncio.gather(*(_half(cluster, node_id, thing) for node_id in chosen))
+    errors = [half for half in halves if isinstance(half, QuorumlogError)]
+    if len(errors) == len(halves):
+        raise errors[0]
+    tables = [{} if isinstance(half, QuorumlogError) else half for half in halves]
+    if len(tables) == 2 and not errors:
+        context["differences"] = _differences(*tables)
+    first = {kind: at for kind, at, _ in context["differences"] or ()}
     context["reads"] = [
         {
-            "node_id": read.node_id,
-            "tables": [
-                _shown(table, differs_at if number == 0 else None)
-                for number, table in enumerate(found)
-            ],
+            "node_id": node_id,
+            "error": explain(half).what if isinstance(half, QuorumlogError) else "",
+            "tables": [_shown(table, first.get(kind)) for kind, table in found.items()],
         }
-        for read, found in zip(reads, tables, strict=True)
+        for node_id, half, found in zip(chosen, halves, tables, strict=True)
     ]
     return context
+
+
+async def _half(
+    cluster: Cluster, node_id: int, thing: dict[str, Any]
+) -> dict[str, FieldTable] | QuorumlogError:
+    """Return the tables of one node by kind, or why there are none."""
+    try:
+        async with asyncio.timeout(_NODE_S):
+            read = await cluster.client.admin.read_log(node_id, **thing)
+    except TimeoutError:
+        return DeadlineError(f"node {node_id} does not answer within {_NODE_S:.0f} s")
+    except QuorumlogError as error:
+        return error
+    tables = await asyncio.to_thread(_tables, read)
+    return {table.specimen.kind.value: table for table in tables}
+
+
+def _differences(
+    here: dict[str, FieldTable], there: dict[str, FieldTable]
+) -> list[tuple[str, int, str]]:
+    """Return the first byte that differs in each thing: its kind, the byte, and the field."""
+    found = []
+    for kind in {**here, **there}:
+        if kind not in here or kind not in there:
+            found.append((kind, 0, "what only one of them has"))
+        elif difference := first_difference(here[kind], there[kind]):
+            row = difference.row or difference.other_row
+            found.append((kind, difference.at, row.name if row else "what only one of them has"))
+    return found
 
 
 def _thing(request: Request) -> dict[str, Any] | None:

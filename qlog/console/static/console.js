@@ -29,12 +29,17 @@ function short(value) {
   return String(+value.toFixed(2));
 }
 
+// Lines go on over steps of other lines (undefined), and end at a gap (null).
+function lined([times, ...rows]) {
+  return [times, ...rows.map((row) => row.map((value) => value === "gap" ? null : value ?? undefined))];
+}
+
 function draw(box) {
   const text = box.dataset.chart;
   const known = plots.get(box);
   const chart = JSON.parse(text);
   if (known && known.labels === chart.labels.join("\n")) {
-    if (known.text !== text) known.plot.setData(chart.data);
+    if (known.text !== text) known.plot.setData(lined(chart.data));
     known.text = text;
     return;
   }
@@ -43,13 +48,15 @@ function draw(box) {
   const axis = { stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
   const plot = new uPlot({
     width: Math.max(200, box.clientWidth),
-    height: Math.max(120, box.clientHeight - 40),
+    height: Math.max(120, box.clientHeight - (chart.labels.length > 1 ? 40 : 0)),
+    padding: [null, 32, null, null],
     cursor: { points: { size: 6 } },
-    scales: { y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] } },
+    // Of one sample uPlot makes a day.
+    scales: { x: { range: (_, lo, hi) => [lo, hi - lo > 7200 ? lo + 60 : hi] }, y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] } },
     axes: [{ ...axis, values: (_, times) => clocks(times) }, { ...axis, size: 60, values: (_, values) => values.map(short) }],
     legend: { live: false, show: chart.labels.length > 1 },
-    series: [{}, ...chart.labels.map((label, i) => ({ label, stroke: lines[i % lines.length], width: 2, spanGaps: true }))],
-  }, chart.data, box);
+    series: [{}, ...chart.labels.map((label, i) => ({ label, stroke: lines[i % lines.length], width: 2 }))],
+  }, lined(chart.data), box);
   plots.set(box, { plot, text, labels: chart.labels.join("\n") });
 }
 
@@ -140,5 +147,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   drawAll();
 });
 
+document.querySelector("footer").hidden = false;
+document.getElementById("slash").hidden = !document.querySelector("[data-search]");
 drawAll();
 if (live && live.childElementCount) follow();

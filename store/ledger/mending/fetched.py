@@ -41,6 +41,15 @@ class RepairReport(NamedTuple):
     kept_path: str
     is_cut: bool = False
 
+    def __str__(self) -> str:
+        damaged, done = (
+            self.damaged,
+            "cut" if self.is_cut else f"{self.entry_count} entries written",
+        )
+        kept = f"; what was there is kept in {self.kept_path}" if self.kept_path else ""
+        where = f"from entry {damaged.lo_index} on, at log position {damaged.position}"
+        return f"{done}, {where} ({damaged.reason}){kept}"
+
 
 def check_fetched(
     raw: bytes, point: EntryBoundary, damaged: DamagedRange, file_size_bytes: int

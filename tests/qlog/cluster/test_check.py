@@ -6,9 +6,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from deploy.local import LocalCluster
-from qlog.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
+from qlog import main
+from qlog.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, SERVER_VARIABLE
+from quorumlog.local_cluster import DIRECTORY_VARIABLE
 from tests.cluster.test_damage import SCRUBBED, fill, flip
 from tests.node.peers.certificates import tls_settings
 from tests.patience import wait_for
@@ -102,6 +105,10 @@ def test_nodes_that_are_gone(tmp_path: Path, replication: str) -> None:
         assert "lag is not known" in text
         cluster.kill(others[0])
         assert "no node of" in line(qlog, code=2)
+        env = {SERVER_VARIABLE: None, DIRECTORY_VARIABLE: str(tmp_path / "c")}
+        result = CliRunner().invoke(main, ["check"], env=env)
+        assert result.stdout.startswith("QUORUMLOG CRITICAL - the local cluster in")
+        assert result.exit_code == 2
 
 
 @pytest.mark.long

@@ -43,6 +43,9 @@ def test_a_group_goes_on_from_another_place(qlog: Qlog, tmp_path: Path, topic: s
 
     [back] = qlog.json("group", "reset", "moved", "--topic", topic, "--to-time", "-1h")
     assert back == {"broker_group": "g0", "topic": topic, "queue_id": 0, "offset": 0}
+    [dry] = qlog.json("group", "reset", "moved", "--topic", topic, "--to", "end", "--dry-run")
+    [row] = qlog.json("group", "progress", "moved")
+    assert (dry["offset"] > 0, row["consumer_offset"]) == (True, back["offset"])
     [end] = qlog.json("group", "reset", "moved", "--topic", topic, "--to", "end")
     assert end["offset"] == 3
     [queue_row] = qlog.json("group", "reset", "moved", "--topic", topic, "--to-offset", 1)

@@ -120,6 +120,33 @@ def test_open_pages_follow_when_the_leader_is_killed(cluster: LocalCluster, driv
         assert text_of(driver, "#state") == "", "what did not come is not live"
 
 
+def test_each_form_works(cluster: LocalCluster, driver: Any) -> None:
+    qlog = Qlog(cluster)
+    with (
+        sync.connect(cluster.bootstrap) as client,
+        client.group_consumer("billing", "orders") as consumer,
+    ):
+        batch = consumer.next_batch()
+        assert batch is not None
+        consumer.reject(batch.messages[:1])
+    with console(qlog, "--mode", "full") as browser:
+        base = f"http://{browser.address}"
+
+        def submit(path: str, button: str, told: str) -> None:
+            driver.get(base + path)
+            for box in driver.find_elements(By.NAME, "body"):
+                box.send_keys("by hand")
+            driver.find_element(By.XPATH, f"//button[contains(., '{button}')]").click()
+            wait_for(told, lambda: told in text_of(driver, "main"))
+
+        submit("/topics/orders/send", "Send one", "Done: stored in queue")
+        reset = "/groups/billing/reset"
+        submit(reset, "Show", "1 queue")
+        submit(f"{reset}?topic=orders&position=first", "Move", "Done: ")
+        submit("/groups/billing", "Send again", "was sent again")
+    assert qlog.json("topic", "describe", "orders")["message_count"] == 32
+
+
 def rows_with(driver: Any, selector: str) -> list[Any]:
     found: list[Any] = driver.find_elements(By.CSS_SELECTOR, f"#live {selector}")
     return found

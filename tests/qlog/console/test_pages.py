@@ -6,11 +6,17 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
 
+from deploy.local import LocalCluster
+from qlog.console.charts import of_lag
 from quorumlog import sync
+from quorumlog.admin.types import LagSample
+from tests.cluster.test_damage import SMALL, fill, flip
+from tests.patience import wait_for
 from tests.qlog.running import Qlog
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e\x07&lt;b&gt;"
@@ -151,6 +157,33 @@ def test_only_pages_of_the_console_change_things(qlog: Qlog, message_id: str) ->
     assert message_id
 
 
+@pytest.mark.long
+def test_damage_and_a_node_that_is_down_are_shown(tmp_path: Path) -> None:
+    with LocalCluster.create(tmp_path, 3, settings=SMALL) as cluster:
+        qlog, leader = Qlog(cluster), cluster.leader_id()
+        fill(cluster)
+        other = leader % 3 + 1
+        look = f"/microscope?kind=queue&at=orders:1:0&node={leader}&other={other}"
+        with console(qlog) as browser, sync.connect(cluster.bootstrap) as client:
+            assert "All is well" in browser.get("/")
+            flip(cluster, leader)
+            page = browser.get(look)
+            assert re.search(r"differ first at byte \d+ of the record, in body", page)
+            assert "differs here" in page
+            assert len(client.pull("orders", 1, 0)) == 1
+            assert "Both nodes have the same bytes" in browser.get(look)
+            wait_for("it to be told", lambda: "errors in its log" in browser.get("/"))
+            assert "errors in its log: 1" in qlog("check", code=1).stdout
+            assert f"qlog events --node {leader} --level error" in browser.get("/")
+            page = browser.get("/events")
+            assert "DamagedRange" not in page
+            assert re.search(r"1 entries written, from entry \d+ on.* is kept in ", page)
+            cluster.kill(other)
+            page = browser.get(look)
+            assert f"node {other} does not answer" in page
+            assert "<h3>record" in page
+
+
 def test_an_open_page_follows_the_cluster(qlog: Qlog) -> None:
     with console(qlog) as browser:
         connection = http.client.HTTPConnection(browser.address, timeout=60)
@@ -164,6 +197,12 @@ def test_an_open_page_follows_the_cluster(qlog: Qlog) -> None:
             line = answer.readline()
         assert b"follow_me" in line
         connection.close()
+
+
+def test_a_chart_ends_its_line_where_samples_are_missing() -> None:
+    times = (0, 30, 60, 300, 330)
+    [chart, _] = of_lag([LagSample(time * 1000, 5, 0) for time in times])
+    assert chart["data"] == [[0, 30, 60, 90, 300, 330], [5, 5, 5, "gap", 5, 5]]
 
 
 def test_a_port_that_is_taken_and_bad_options_are_refused(qlog: Qlog) -> None:

@@ -1,12 +1,15 @@
 """The console and callers that mean harm: messages, addresses, connections and forms of theirs."""
 
+import http.client
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from urllib.parse import quote
 
 import pytest
 
+from deploy.local_metrics import metric_of
 from quorumlog import sync
 from tests.qlog.console.test_pages import Browser, console
 from tests.qlog.running import Qlog
@@ -78,6 +81,32 @@ def test_the_tail_shows_all_queues_and_a_filter_looks_far_back(
     assert "Looked at all 62 messages" in browser.get("/topics/wide/messages?queue=7&tag=none")
 
 
+def test_an_open_tail_reads_no_more_than_it_shows(browser: Browser, qlog: Qlog) -> None:
+    with sync.connect(qlog.nodes.bootstrap) as client:
+        client.admin.create_topic("long", queue_count=2)
+        producer = client.producer()
+        for n in range(4_000):
+            producer.send_nowait("long", f"long{n}.", queue_id=n % 2)
+        producer.flush()
+
+        def read_count() -> float:
+            nodes = qlog.nodes.node_ids
+            return sum(metric_of(qlog.nodes, n, "quorumlog_pulled_records_total") for n in nodes)
+
+        before = read_count()
+        host, _, port = browser.address.rpartition(":")
+        with closing(http.client.HTTPConnection(host, int(port), timeout=60)) as connection:
+            connection.request("GET", "/stream/topics/long/tail")
+            lines = iter(connection.getresponse().readline, b"")
+            page = next(line for line in lines if line.startswith(b"data")).decode()
+            once = read_count()
+            next(line for line in lines if b"same" in line)
+    assert [page.count(f"long{n}.") for n in (3_949, 3_950, 3_999)] == [0, 1, 1]
+    assert page.index("long3999.") < page.index("long3997.") < page.index("long3990.")
+    assert once - before <= 200
+    assert read_count() == once
+
+
 def test_addresses_that_name_nothing_are_refused(browser: Browser, ids: dict[str, str]) -> None:
     for path, code in (
         (f"/nodes/{DIGITS}", 404), (f"/nodes/{'9' * 19}", 404), ("/nodes/x", 404),
@@ -99,8 +128,36 @@ def test_addresses_that_name_nothing_are_refused(browser: Browser, ids: dict[str
     browser.get("/", host="console.example.com")
 
 
+def test_a_wrong_input_keeps_the_form_and_times_are_those_of_commands(
+    browser: Browser, ids: dict[str, str]
+) -> None:
+    for path, told in (
+        ("messages?queue=0&tag=a&time=soon", "no time; give 2026-01-31T12:00:00Z"),
+        ("tail?sql=1%20%2B", "What to do"),
+    ):
+        page = browser.get(f"/topics/wide/{path}", 400)
+        assert told in page
+        assert 'value="1 +"' in page or 'value="soon"' in page
+    for time, is_there in (("-1h", True), ("2100-01-01T00:00Z", False)):
+        page = browser.get(f"/topics/wide/messages?queue=7&time={time}")
+        assert ("queue7." in page) is is_there
+    assert "offsets 0 to 61." in page
+    assert "skips 0 messages, and reads 1 again" in browser.get(
+        f"/groups/movers/reset?topic={TOPIC}&position=@-1h"
+    )
+    assert "Queue 1 is empty" in browser.get(f"/topics/{TOPIC}/messages?queue=1")
+    browser.get(f"/topics/{TOPIC}/at?queue=0&offset=2", 303)
+    assert browser.headers["location"] == f"/messages/{ids['line']}"
+    browser.get(f"/topics/{TOPIC}/at?queue=0&offset=9", 404)
+
+
 def test_a_dry_run_says_what_a_reset_does(browser: Browser, ids: dict[str, str]) -> None:
     form = {"token": token(browser), "topic": TOPIC}
+    page = browser.get(f"/groups/movers/reset?topic={TOPIC}&position=end")
+    assert "skips 3 messages, and reads 0 again" in page
+    assert re.findall(r'"n">(.*?)</td>', page) == ["1", "4", "3", "0", "0", "0"]
+    page = browser.get(f"/groups/movers/reset?topic={TOPIC}&position=first")
+    assert "skips 0 messages, and reads 1 again" in page
     for position, code in (
         ("99999999", 400), ("-1", 200), ("@2026-01-31", 200), ("@1", 200), ("1", 400),
         ("0", 200), ("end", 200), ("first", 200), (DIGITS, 400), ("ende", 400),

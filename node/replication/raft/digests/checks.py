@@ -336,7 +336,7 @@ def _timed(image: StateImage, position: int) -> tuple[Digest | None, float]:
         digest = digest_of(image, position)
     except (TypeError, ValueError, RecursionError) as error:
         # The value is in every replica: each of them would end, after every restart again.
-        _log.error("the state has a value without a digest", why=repr(error))
+        _log.error("the state has a value without a digest", why=f"{type(error).__name__}: {error}")
         digest = None
     return digest, time.monotonic() - began_s
 
