@@ -46,7 +46,7 @@ async def test_a_console_begins_with_a_browser_and_ends_when_idle_or_with_its_no
     port = door.open(Address("127.0.0.1", 0))
     try:
         for _ in range(2):
-            assert "reads only" in await asyncio.to_thread(page, port)
+            assert "read only" in await asyncio.to_thread(page, port)
             process = process_of(door)
             await asyncio.wait_for(process.wait(), PATIENCE_S)
             assert process.returncode == os.EX_OK

@@ -43,7 +43,7 @@ def test_a_group_is_behind_in_messages_and_in_time(qlog: Qlog, topic: str, tmp_p
     assert f"'lag_{group}'=3;3;;0 'age_{group}'=" in text
     text = line(qlog, "--only", "lag", "--lag-warning", 1, "--lag-critical", "1ms", code=2)
     assert re.search(rf"group {group} is \d+ s behind", text)
-    line(qlog, "--only", "lag", "--lag-warning", 4, "--lag-critical", "9d", code=0)
+    line(qlog, "--only", "lag", "--lag-warning", 1_000, "--lag-critical", "9d", code=0)
     found = qlog.json("check", "--only", "lag", "--lag-warning", 3, code=1)
     assert (found["state"], found["exit_code"]) == ("WARNING", 1)
     assert found["findings"][0]["severity"] == "WARNING"
