@@ -170,7 +170,7 @@ def test_damage_and_a_node_that_is_down_are_shown(tmp_path: Path) -> None:
             assert f"qlog events --node {leader} --level error" in browser.get("/")
             page = browser.get("/events")
             assert "DamagedRange" not in page
-            assert re.search(r"1 entries written, from entry \d+ on.* is kept in ", page)
+            assert re.search(r"entries written: 1, from entry \d+ on.* is kept in ", page)
             cluster.kill(other)
             page = browser.get(look)
             assert f"node {other} does not answer" in page
