@@ -161,7 +161,7 @@ def test_damage_and_a_node_that_is_down_are_shown(tmp_path: Path) -> None:
             assert "All is well" in browser.get("/")
             flip(cluster, leader)
             page = browser.get(look)
-            assert re.search(r"differ first at byte \d+ of the record, in body", page)
+            assert re.search(r"differ first at .*byte \d+ of the record</a>, in body", page)
             assert "differs here" in page
             assert len(client.pull("orders", 1, 0)) == 1
             assert "Both nodes have the same bytes" in browser.get(look)
