@@ -44,7 +44,7 @@ class RepairReport(NamedTuple):
     def __str__(self) -> str:
         damaged, done = (
             self.damaged,
-            "cut" if self.is_cut else f"{self.entry_count} entries written",
+            "cut" if self.is_cut else f"entries written: {self.entry_count}",
         )
         kept = f"; what was there is kept in {self.kept_path}" if self.kept_path else ""
         where = f"from entry {damaged.lo_index} on, at log position {damaged.position}"
