@@ -221,13 +221,14 @@ async def test_each_method_as_no_user_the_wrong_one_and_the_right_one(tmp_path: 
         await gateway.node.create_topic("shop", queue_count=1)
         calls = requests("shop")
         assert {*calls, "ReceiveMessage", "Telemetry"} == METHOD_NEEDS.keys()
-        users = {name: (*CLIENT, *headers(name).items()) for name in ROLES}
+        users = {
+            name: (("x-mq-client-id", name), *headers(name).items()) for name in ROLES
+        }  # A client is of one user.
         for name, request in calls.items():
             answer = await gateway.call(name, request)
             assert answer.status.code == Code.UNAUTHORIZED, name
             answer = await gateway.call(name, request, users["hers"])
-            # The client id is that of the other user, whose client it does not end.
-            is_free = METHOD_NEEDS[name] is signed_in and name != "NotifyClientTermination"
+            is_free = METHOD_NEEDS[name] is signed_in
             assert (answer.status.code == Code.FORBIDDEN) is not is_free, name
             if not is_free:
                 assert "user 'hers' lacks" in answer.status.message
