@@ -169,15 +169,20 @@ def test_the_unit_refuses_a_directory_that_its_node_would_not_have(
 
 
 def test_the_unit_names_files_that_it_hides() -> None:
-    with NamedTemporaryFile("w", dir="/tmp", suffix=".toml") as file:
+    with (
+        NamedTemporaryFile("w", dir="/tmp", suffix=".toml") as file,
+        NamedTemporaryFile("w", dir="/tmp") as secret,
+    ):
         file.write("node_id = 1\ndirectory = '/srv/data'\n")
         file.flush()
         words = ["serve", "--print-unit", "--config", file.name]
         program = f"import sys; sys.executable = '/tmp/python'; import qlog; qlog.main({words})"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-        file.write(f"secret_file = {file.name!r}\n")
+        secret.write("s" * 32)
+        secret.flush()
+        file.write(f"secret_file = {secret.name!r}\n")
         file.flush()
         refused = unit("--config", file.name, code=2)
     hidden = re.findall("^note: the unit hides (.*) from its node;", done.stderr.decode(), re.M)
     assert {*hidden} >= {"/tmp/python", file.name}
-    assert refused.startswith(f"error: the unit hides secret_file {file.name} from its node\n")
+    assert refused.startswith(f"error: the unit hides secret_file {secret.name} from its node\n")
