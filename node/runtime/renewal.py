@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from node.errors.common import NodeError
-from quorumlog.user_files import UserFileError
+from quorumlog.user_files import UserFileError, read_user_file
 
 _LOOK_S: Final = 2.0
 _log: Final = structlog.get_logger(component="files")
@@ -38,9 +38,9 @@ class _Watched:
 
 def _content(path: Path) -> bytes | str:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        return str(error)
+        return read_user_file(path)
+    except UserFileError as error:
+        return error.what
 
 
 class Renewals:

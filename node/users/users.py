@@ -20,9 +20,11 @@ from node.users.rules import (
     decide,
     given,
 )
-from store.format import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from store.format import COMMAND_TOPIC, DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.record.topic_names import is_reserved
 
+_OF_APPENDS: Final = frozenset({COMMAND_TOPIC.encode()})
+"""Of the command in the entry of a batch with a number, which the broker adds: not looked at."""
 DECISIONS_KEPT_MAX: Final = 4_096
 """Of one user: names in calls are those of callers."""
 
@@ -78,7 +80,7 @@ class Rights:
 
     user: User
     roles: tuple[tuple[str, Role], ...]
-    may_publish: set[bytes] = field(default_factory=set)
+    may_publish: set[bytes] = field(default_factory=lambda: set(_OF_APPENDS))
     """Topics found allowed, for appends: a look-up without a call."""
     _decisions: dict[Need, Decision] = field(default_factory=dict)
 
@@ -91,7 +93,7 @@ class Rights:
             known = decide(self.roles, _owned(need))
             if len(self._decisions) >= DECISIONS_KEPT_MAX:
                 self._decisions.clear()
-                self.may_publish.clear()
+                self.may_publish &= _OF_APPENDS
             if len(need.name) <= NAME_LENGTH_MAX:  # Others are of no use, and of any size.
                 self._decisions[need] = known
         return known

@@ -150,7 +150,7 @@ def test_the_certificate_of_the_console_opens_no_page(
     for name, value in zip(TLS_VARIABLES, tls, strict=True):
         monkeypatch.setenv(name, value)
     flags = {name: "" if value is True else str(value) for name, value in settings.items()}
-    with SingleNode(tmp_path / "n1", **flags, **user_settings(tmp_path)) as node:
+    with SingleNode(tmp_path / "n1", **flags | user_settings(tmp_path)) as node:
         address = node.node_json()["address"]
         credentials = tls.credentials()
         with sync.connect(address, token=ADMIN_TOKEN, credentials=credentials) as client:
