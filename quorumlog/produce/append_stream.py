@@ -499,6 +499,9 @@ class Sender:
             self._router.on_hint(error.leader_id, error.leader_address, session.node.address)
         elif isinstance(error, UnavailableError):
             self._router.leader_failed(session.node.address)
+        if session.is_unsent and not error.retryable and not session.in_flight and self.waiting:
+            # The node refused the stream while its first batch waited for routes: it meets that.
+            session.in_flight.append(self.waiting.popleft())
         for batch in session.in_flight:
             batch.may_be_applied |= not session.is_unsent
             batch.last_error = error

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,8 @@ from tests.quorumlog.fake_cluster import (
     BREAK_BEFORE,
     HANG_AFTER,
     FakeCluster,
+    Node,
+    abort,
     connect,
     decode_all,
     error,
@@ -113,6 +115,30 @@ async def test_a_connection_that_is_closed_while_nothing_is_sent_is_made_again()
         await client._cluster.home.router.channels.keep_only(set())
         await producer.send("orders", b"0001", queue_id=0)
         check_once_and_in_order(cluster, 2)
+
+
+async def test_a_stream_that_is_refused_before_its_first_batch_left_fails_that_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batch waits for the queues of its topic until the stream is over, in each attempt."""
+
+    async def refuse(_node: Node, _requests: Any, context: Any) -> AsyncIterator[Any]:
+        await abort(context, error("node.unauthenticated"))
+        yield
+
+    async def know_no_topic(node: Node, request: Any, context: Any) -> Any:
+        if request.topics:
+            await asyncio.Event().wait()
+        return await route(node, request, context)
+
+    route = Node.Route
+    monkeypatch.setattr(Node, "Route", know_no_topic)
+    monkeypatch.setattr(Node, "AppendStream", refuse)
+    async with fake_cluster() as cluster, connect(cluster, transport="grpc") as client:
+        with pytest.raises(errors.PermissionDeniedError) as raised:
+            await client.producer().send("orders", b"0000")
+        assert raised.value.outcome is Outcome.NOT_APPLIED
+        assert not cluster.entries
 
 
 async def test_a_refusal_that_passes_is_waited_for_in_order() -> None:
