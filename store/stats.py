@@ -7,6 +7,7 @@ powers of two of a microsecond.
 Source: RocketMQ StoreStatsService; storage-formats 9.3.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, field, fields
 from typing import Final
 
@@ -30,6 +31,21 @@ class Latencies:
         self.total_us += duration_us * count
         if duration_us > self.max_us:  # noqa: PLR1730  Half the time of max().
             self.max_us = duration_us
+
+    def note_all(self, durations_us: list[int]) -> None:
+        """Count durations in a few calls, however many there are. Sorts the list."""
+        durations_us.sort()
+        begin, last = 0, LATENCY_BUCKET_COUNT - 1
+        while begin < len(durations_us):
+            bucket = min(durations_us[begin].bit_length(), last)
+            end = bisect_left(durations_us, 1 << bucket, begin)
+            if bucket == last:
+                end = len(durations_us)
+            self._counts[bucket] += end - begin
+            begin = end
+        if durations_us:
+            self.total_us += sum(durations_us)
+            self.max_us = max(self.max_us, durations_us[-1])
 
     @property
     def count(self) -> int:

@@ -105,12 +105,15 @@ class AppendTimes:
     def _count(self) -> None:
         answered, self._answered = self._answered, []
         self._kept.extend(answered)
-        sent, quorum, applied, whole = self._latencies
+        times_us: tuple[list[int], ...] = [], [], [], []
+        sent, quorum, applied, whole = times_us
         for (_, count, began_ns, sent_ns), decided_ns, now_ns in answered:
-            sent.note((sent_ns - began_ns) // 1000, count)
-            quorum.note((decided_ns - sent_ns) // 1000, count)
-            applied.note((now_ns - decided_ns) // 1000, count)
-            whole.note((now_ns - began_ns) // 1000, count)
+            sent += ((sent_ns - began_ns) // 1000,) * count
+            quorum += ((decided_ns - sent_ns) // 1000,) * count
+            applied += ((now_ns - decided_ns) // 1000,) * count
+            whole += ((now_ns - began_ns) // 1000,) * count
+        for latencies, durations_us in zip(self._latencies, times_us, strict=True):
+            latencies.note_all(durations_us)
 
 
 def _stages(run: _Run, decided_ns: int, now_ns: int) -> Stages:

@@ -19,6 +19,16 @@ def test_buckets_are_powers_of_two(duration_us: int, bucket: int) -> None:
     assert len(stats.counts) == LATENCY_BUCKET_COUNT
 
 
+def test_many_durations_at_once_are_counted_as_one_by_one() -> None:
+    durations_us = [5, 1 << 50, 0, 1023, 1024, 4, 1 << 25, 1, 4, 7]
+    one_by_one, at_once = Latencies(), Latencies()
+    for duration_us in durations_us:
+        one_by_one.note(duration_us)
+    for part in [], durations_us[:6], durations_us[6:]:
+        at_once.note_all(part)
+    assert at_once.snapshot() == one_by_one.snapshot()
+
+
 def test_a_snapshot_stays_as_it_is_and_derives_what_people_ask_for() -> None:
     counters = StoreCounters()
     for _ in range(6):

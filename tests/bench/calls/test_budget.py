@@ -14,9 +14,9 @@ from bench.calls.__main__ import lines, record
 from bench.calls.counter import CallCounts
 from bench.calls.measurement import MeasuredCalls, ProcessCalls
 
-# The goals are 300 for the leader, 150 for a follower and 80 for the client, and are reached by
-# 5 %; for a message of a batch it is 6 on the leader, which is far away. A change that needs fewer
-# calls lowers a limit, and none raises it without a reason.
+# The goals are 300 for the leader, 150 for a follower and 80 for the client, and are just reached;
+# for a message of a batch it is 6 on the leader, which is far away. A change that needs fewer calls
+# lowers a limit, and none raises it without a reason.
 SINGLE_LIMITS: Final = {"leader": 300.0, "follower": 150.0, "client": 80.0}
 BATCH_LIMITS: Final = {"leader": 3.6}
 
