@@ -201,7 +201,7 @@ class Node(NodeParts):
         )
         registry = CollectorRegistry()
         registry.register(NodeCollector(metrics.METRICS, lambda: self.pages.metrics))
-        self.http = HttpServer(self.health, registry, self.pages.status, limits, guard)
+        self.http = HttpServer(self.health, registry, self.pages, limits, guard)
         self.pages.add_status(self._status)
         self.pages.add_metrics(
             Source(metrics.NODE, self._facts),
@@ -242,7 +242,8 @@ class Node(NodeParts):
             Source(metrics.TOPICS, series.topics),
             Source(metrics.GROUPS, series.groups),
         )
-        self.history = History(self._history_facts, series.lags)
+        self.pages.add_look(series.look)
+        self.history = History(self._history_facts, series.lags, self.spawn)
         self.life.callback(self.history.stop)
         self.history.start()
         await self._serve()

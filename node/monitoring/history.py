@@ -7,8 +7,8 @@ of consumer groups in it, for the groups that have series of their own.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
 
 from store.stats import LatencyStats
 
@@ -61,11 +61,13 @@ class History:
     def __init__(
         self,
         facts: Callable[[], Facts],
-        lags: Callable[[], Mapping[str, tuple[int, float]]],
+        lags: Callable[[], Awaitable[Mapping[str, tuple[int, float]]]],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        """`lags` returns messages and seconds by group; empty where another node leads."""
-        self._facts, self._lags, self._now_s = facts, lags, now_s
+        """`lags` returns messages and seconds by group; empty where another node leads. `spawn`
+        runs what waits for it."""
+        self._facts, self._lags, self._spawn, self._now_s = facts, lags, spawn, now_s
         self.samples: Final = deque[Sample](maxlen=COUNT_MAX)
         self.groups: Final[dict[str, deque[LagSample]]] = {}
         self._last, self._last_s = facts(), now_s()
@@ -106,11 +108,11 @@ class History:
         )
         self._last, self._last_s = facts, now_s
         if self._count % LAG_EVERY == 0:
-            self._take_lags(int(now_s * 1000))
+            self._spawn(self._take_lags(int(now_s * 1000)))
         self._count += 1
 
-    def _take_lags(self, unix_ms: int) -> None:
-        lags = self._lags()
+    async def _take_lags(self, unix_ms: int) -> None:
+        lags = await self._lags()
         for group in [name for name in self.groups if name not in lags]:
             del self.groups[group]  # It is gone, or another node leads.
         for group, (count, age_s) in list(lags.items())[:GROUP_COUNT_MAX]:

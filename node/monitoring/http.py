@@ -14,7 +14,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -34,6 +34,7 @@ from node.monitoring.http_connections import (
     HttpConnection,
     HttpConnections,
 )
+from node.monitoring.pages import Pages
 from node.monitoring.shared_page import SharedPage
 from node.peers.security.tls import TlsFiles
 from node.runtime.logs.events import EVENTS
@@ -67,7 +68,7 @@ class HttpServer:
         self,
         health: Health,
         registry: CollectorRegistry,
-        status: Callable[[], dict[str, Any]],
+        pages: Pages,
         limits: PortLimits,
         guard: Guard | None,
     ) -> None:
@@ -76,8 +77,13 @@ class HttpServer:
         self.own_token: Final = secrets.token_hex(32)
         """Opens the pages, too, also before the node knows its users: for tools that may read its
         directory."""
-        self.metrics_page: Final = SharedPage(lambda: generate_latest(registry))
-        self._status_page = SharedPage(lambda: bytes(JSONResponse(status()).body))
+
+        async def make_metrics() -> bytes:
+            await pages.look()
+            return generate_latest(registry)
+
+        self.metrics_page: Final = SharedPage(make_metrics)
+        self._status_page = SharedPage(lambda: bytes(JSONResponse(pages.status()).body))
         self._events_page = SharedPage(_events)
         self.connections: Final = HttpConnections(limits)
         self._server: _Server | None = None

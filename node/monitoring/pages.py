@@ -4,7 +4,7 @@ Owns the list of sources. The start of a node adds the source of each part as so
 a page shows what there is, and no source asks whether a part exists. Must not know the parts.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from node.monitoring.metric import Source
@@ -17,6 +17,7 @@ class Pages:
 
     def __init__(self) -> None:
         self._status: list[StatusSource] = []
+        self._looks: list[Callable[[], Awaitable[None]]] = []
         self.metrics: list[Source[Any]] = []
 
     def add_status(self, source: StatusSource) -> None:
@@ -26,6 +27,15 @@ class Pages:
     def add_metrics(self, *sources: Source[Any]) -> None:
         """Show the metrics of these tables from now on."""
         self.metrics.extend(sources)
+
+    def add_look(self, look: Callable[[], Awaitable[None]]) -> None:
+        """Await this before /metrics: what its sources say is too much to read in one turn."""
+        self._looks.append(look)
+
+    async def look(self) -> None:
+        """Have the sources of /metrics look at what they are about."""
+        for look in self._looks:
+            await look()
 
     def status(self) -> dict[str, Any]:
         """Return the content of /status; of a key that several sources have, the last value."""

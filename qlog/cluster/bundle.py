@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from qlog.cluster.judgement import Looks
 from qlog.cluster.node_rows import is_down
 from qlog.command_decorators import Printout, cluster_command
 from qlog.output import Row, to_json
@@ -52,8 +53,8 @@ async def bundle(client: "Client", file: Path | None) -> Printout:
 
     Of each node: status, settings with their origins, events, the last hour in numbers, the page of
     metrics, the stacks of all threads and tasks, and the checksums of the last entries of its log.
-    Of the cluster: topics, groups and their lag. Of this machine: system, Python, packages, names
-    of variables. What does not answer is in missing.json with its error.
+    Of the cluster: what is wrong, topics, groups and their lag. Of this machine: system, Python,
+    packages, names of variables. What does not answer is in missing.json with its error.
 
     Nothing of a secret, and no body of a message, is in it; names of topics, groups, clients and
     hosts are. FILE ends with .tar.zst, or with .tar.gz, which is the default without the extra
@@ -152,8 +153,10 @@ async def _collect(client: "Client", writer: _Writer) -> list[Row]:
 
     admin = client.admin
     with progress_bars() as show:
-        status = await admin.cluster_status()
+        status, findings = await Looks(client).look()
         writer.add("cluster.json", status.to_dict())
+        rows = [one._asdict() | {"severity": one.severity.name} for one in findings]
+        writer.add("findings.json", rows)
         writer.add("environment.json", _environment())
         await part("topics.json", admin.list_topics(with_system=True))
         await part("groups.json", _groups(client))

@@ -1,20 +1,20 @@
 """`qlog check`: the state of a cluster as one line, for programs that watch many services.
 
-Owns the output and the exit codes of monitoring plugins (Nagios, Icinga, Checkmk, Sensu), and which
-finding is of which severity. The state of nodes is judged from what `node_rows` shows.
+Owns the output and the exit codes of monitoring plugins (Nagios, Icinga, Checkmk, Sensu), and the
+limits of lag. What is wrong with nodes, `judgement` says.
 """
 
 import asyncio
-import enum
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from qlog.cluster.node_rows import groups_of, is_down, leader_of, status_rows
+from qlog.cluster.judgement import WORST_LAST, Looks, Severity
+from qlog.cluster.node_rows import groups_of, is_down, leader_of
 from qlog.connection import (
     CALL_TIMEOUT_MS,
     CONNECT_TIMEOUT_MS,
@@ -26,34 +26,19 @@ from qlog.connection import (
 from qlog.output import Format, output_option, print_record
 from qlog.parsed import Parsed, integer, parse_duration
 from quorumlog.command_errors import explain
-from quorumlog.errors import ConnectTimeoutError, DeadlineError, QuorumlogError, UnavailableError
+from quorumlog.errors import ConnectTimeoutError, DeadlineError, UnavailableError
 from quorumlog.foreign_text import shown
 
 if TYPE_CHECKING:
-    from quorumlog.admin.types import ClusterStatus, GroupInfo, GroupQueue, NodeEvent
+    from quorumlog.admin.types import ClusterStatus, GroupInfo, GroupQueue
     from quorumlog.client import Client
 
 _SUBJECTS: Final = ("leader", "lag", "disk", "damage")
-_RECENT_MS: Final = 15 * 60_000
-"""Errors in logs count for so long: some checks of an interval of minutes see them."""
 _TEXT_COUNT_MAX: Final = 5
 _GROUP_VALUE_COUNT_MAX: Final = 20
 """Bounds of the line, which such programs cut at some kB."""
 _READS_AT_ONCE: Final = 16
 _Result = TypeVar("_Result")
-
-
-class Severity(enum.IntEnum):
-    """The state that a plugin reports; the value is its exit code."""
-
-    OK = 0
-    WARNING = 1
-    CRITICAL = 2
-    UNKNOWN = 3
-
-
-_WORST_LAST: Final = (Severity.OK, Severity.UNKNOWN, Severity.WARNING, Severity.CRITICAL)
-"""What is known to be wrong goes before what could not be looked at."""
 
 
 class Limit(NamedTuple):
@@ -86,15 +71,12 @@ class Report:
     """What a check found, and what it measured."""
 
     findings: list[tuple[Severity, str]] = field(default_factory=list)
-    advice: dict[str, str] = field(default_factory=dict)
-    """What to do about a finding, by its text."""
     values: list[str] = field(default_factory=list)
     """Performance data: 'label'=value;warning;critical;least;most."""
 
-    def add(self, severity: Severity, text: str, do: str = "") -> None:
-        """Report a finding, and what to do about it."""
+    def add(self, severity: Severity, text: str) -> None:
+        """Report a finding."""
         self.findings.append((severity, text))
-        self.advice[text] = do
 
     def measure(self, label: str, value: str, *limits: object) -> None:
         """Report a value; `limits` are those of warning and critical, the least and the most."""
@@ -105,11 +87,11 @@ class Report:
     @property
     def severity(self) -> Severity:
         """The worst of all findings."""
-        return max((one for one, _ in self.findings), key=_WORST_LAST.index, default=Severity.OK)
+        return max((one for one, _ in self.findings), key=WORST_LAST.index, default=Severity.OK)
 
     def line(self) -> str:
         """Return the line, the worst findings first."""
-        worst = sorted(self.findings, key=lambda finding: -_WORST_LAST.index(finding[0]))
+        worst = sorted(self.findings, key=lambda finding: -WORST_LAST.index(finding[0]))
         texts = [text for _, text in worst[:_TEXT_COUNT_MAX]] or ["all is well"]
         if (more := len(worst) - _TEXT_COUNT_MAX) > 0:
             texts.append(f"{more} more")
@@ -243,21 +225,9 @@ async def _within_timeout(server: str | None, *options: Any) -> Report:
 async def _look(
     client: "Client", subjects: Sequence[str], warning: Sequence[Limit], critical: Sequence[Limit]
 ) -> Report:
-    status = await client.admin.cluster_status()
-    events: dict[int, Sequence[NodeEvent]] = {}
-    unknown = []
-
-    async def ask(node_id: int) -> None:
-        try:
-            events[node_id] = (await client.admin.events(node_id)).events
-        except QuorumlogError as error:
-            unknown.append(f"events of node {node_id} are not known: {error}")
-
-    if "damage" in subjects:
-        await asyncio.gather(*(ask(node.node_id) for node in status.nodes if not is_down(node)))
-    report = judged(status, events, subjects)
-    for text in unknown:
-        report.add(Severity.UNKNOWN, text)
+    status, findings = await Looks(client).look(subjects)
+    report = Report([(one.severity, one.text) for one in findings])
+    _measure(status, subjects, report)
     if "lag" in subjects:
         if any(leader_of(status, group) for group in groups_of(status)):
             await _lag(client, report, warning, critical)
@@ -266,87 +236,17 @@ async def _look(
     return report
 
 
-def judged(
-    status: "ClusterStatus",
-    events: "Mapping[int, Sequence[NodeEvent]]",
-    subjects: Sequence[str] = _SUBJECTS,
-) -> Report:
-    """Return what is wrong with the nodes, which is all but the lag; `events` by node."""
-    report = Report()
+def _measure(status: "ClusterStatus", subjects: Sequence[str], report: Report) -> None:
+    """Add the values of the nodes."""
+    up, groups = [node for node in status.nodes if not is_down(node)], groups_of(status) or [""]
     if "leader" in subjects:
-        _leaders(status, report)
+        led_count = sum(leader_of(status, group) is not None for group in groups)
+        report.measure("nodes", str(len(up)), None, None, 0, len(status.nodes))
+        report.measure("leaders", str(led_count), None, None, 0, len(groups))
     if "disk" in subjects:
-        _disks(status, report)
-    if "damage" in subjects:
-        _damage(status, events, report)
-    return report
-
-
-def _leaders(status: "ClusterStatus", report: Report) -> None:
-    groups = groups_of(status) or [""]
-    led = [group for group in groups if leader_of(status, group)]
-    for group in groups:
-        if group not in led:
-            text = f"no node of broker group {group} leads"
-            report.add(Severity.CRITICAL, text, "start the nodes that do not answer; appends wait")
-    rows = status_rows(status)
-    for row in rows:
-        name = f"node {row['node_id'] or row['address']}"
-        if row["role"] == "down":
-            text = f"{name} does not answer: {row['detail']}"
-            report.add(Severity.WARNING, text, "start it; the end of its log says why it ended")
-        elif row["standing"] == "diverged":
-            text = f"{name} has another history: {row['detail']}"
-            report.add(Severity.CRITICAL, text, 'see operations.md, "Two histories"')
-        elif row["standing"] not in ("full", "") or row["role"] in ("repairing", "starting"):
-            is_early = row["role"] in ("repairing", "starting")
-            text = f"{name} is {row['role' if is_early else 'standing']}"
-            report.add(Severity.WARNING, text, "wait: it counts toward a quorum once it is full")
-        elif row["is_draining"]:
-            undo = f"qlog cluster drain {row['node_id']} --undo; it does not lead before"
-            report.add(Severity.WARNING, f"{name} is draining", undo)
-    up_count = sum(row["role"] != "down" for row in rows)
-    report.measure("nodes", str(up_count), None, None, 0, len(rows))
-    report.measure("leaders", str(len(led)), None, None, 0, len(groups))
-
-
-def _disks(status: "ClusterStatus", report: Report) -> None:
-    for node in status.nodes:
-        if is_down(node):
-            continue
-        report.measure(f"disk_{node.node_id}", f"{node.disk_used_ratio:.1%}", None, None, 0, 100)
-        if node.disk_state not in ("ok", ""):
-            severity = Severity.CRITICAL if node.disk_state == "full" else Severity.WARNING
-            used = f"is {node.disk_used_ratio:.0%} used ({node.disk_state})"
-            do = "make room on it, or keep messages for a shorter time"
-            report.add(severity, f"the disk of node {node.node_id} {used}", do)
-
-
-def _damage(
-    status: "ClusterStatus", events: "Mapping[int, Sequence[NodeEvent]]", report: Report
-) -> None:
-    lo_unix_ms = time.time_ns() // 1_000_000 - _RECENT_MS
-    for node in status.nodes:
-        if is_down(node):
-            continue
-        if node.loss_from_index >= 0:
-            what = f"acked messages may be missing from index {node.loss_from_index} on"
-            do = "see its log, and operations.md"
-            report.add(Severity.CRITICAL, f"node {node.node_id}: {what}", do)
-        elif node.detail:
-            has_ended = "certificate" in node.detail and " ended at " in node.detail
-            severity = Severity.CRITICAL if has_ended else Severity.WARNING
-            report.add(severity, f"node {node.node_id}: {node.detail}")
-        recent = [
-            event
-            for event in events.get(node.node_id, ())
-            if event.level in ("error", "critical") and event.unix_ms >= lo_unix_ms
-        ]
-        if recent:
-            last = max(recent, key=lambda event: event.number)
-            what = f"errors in its log: {len(recent)}, the last one: {last.text}"
-            do = f"qlog events --node {node.node_id} --level error shows them"
-            report.add(Severity.WARNING, f"node {node.node_id}: {what}", do)
+        for node in up:
+            value = f"{node.disk_used_ratio:.1%}"
+            report.measure(f"disk_{node.node_id}", value, None, None, 0, 100)
 
 
 async def _lag(

@@ -12,12 +12,12 @@ import click
 
 from qlog import LazyCommand, LazyGroup, names
 from qlog.broker_groups import broker_group_option
+from qlog.cluster.judgement import Looks
 from qlog.cluster.node_rows import (
     SHORT_COLUMNS,
     STATUS_COLUMNS,
     is_down,
     list_rows,
-    problems,
     replication_of,
     status_rows,
     with_roles,
@@ -86,11 +86,12 @@ async def status(client: "Client") -> Printout:
       qlog cluster status --until healthy --timeout 5m
       qlog cluster status --server 127.0.0.1:8081,127.0.0.1:8082
 
-    Ends with 0 when all is well, and with 1 when there is a problem; it is named.
+    Problems are what 'qlog check' finds, without the lag. Ends with 0 when there is none, and with
+    1 when there is one; it is named.
     """
-    statuses = await client.admin.cluster_status()
+    look = await Looks(client).look()
+    statuses, wrong = look.status, look.problems
     rows = status_rows(statuses)
-    wrong = problems(statuses, rows)
     summary: dict[str, Any] = {
         "cluster_id": statuses.cluster_id,
         "leader_id": statuses.leader_id or None,
@@ -134,7 +135,7 @@ async def list_nodes(client: "Client", interval: float) -> Printout:
       qlog cluster list
       qlog cluster list --interval 10 -o json | jq 'map(.in_tps) | add'
     """
-    status, before, seconds = await look_twice(client, interval)
+    status, before, seconds = await look_twice(client.admin.cluster_status, interval)
     rows = list_rows(status, before, seconds)
     people = with_roles(rows, replication_of(status))
     return Printout(rows, table=[TableRows(tuple(rows[0]), people)] if rows else ())

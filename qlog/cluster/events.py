@@ -57,8 +57,8 @@ def events(
 ) -> int:
     """Show what happened at the nodes: elections, disks, damage, repairs.
 
-    An event is a line of the log of a node. A node keeps the last 1,000 of its process, of the
-    levels that its setting log_level lets through.
+    An event is a line of the log of a node; of libraries and native code, a line of level error. A
+    node keeps the last 1,000 of its process, of the levels that its setting log_level lets through.
 
     \b
     Keys of -o json:

@@ -1,6 +1,6 @@
 """The statuses of nodes as rows: for `qlog cluster status` and `qlog top`.
 
-Owns the stable keys, the rates between two statuses, and the judgement whether all is well.
+Owns the stable keys, and the rates between two statuses; `judgement` says whether all is well.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -108,39 +108,6 @@ def leader_of(status: "ClusterStatus", group: str) -> "NodeStatus | None":
     nodes = [node for node in status.nodes if node.broker_group == group]
     leaders = [node for node in nodes if not is_down(node) and node.role == "leader"]
     return max(leaders, key=lambda node: node.term, default=None)
-
-
-def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
-    """Return the problems for a person to solve; empty when all is well."""
-    texts = []
-    groups = groups_of(status)
-    for group in groups or [""]:
-        if leader_of(status, group) is None:
-            where = f" of broker group {group}" if len(groups) > 1 else ""
-            texts.append(f"no node{where} leads: appends wait until one does")
-    for row in rows:
-        name = f"node {row['node_id']}"
-        if row["role"] == "down":
-            texts.append(f"{name} does not answer: {row['detail']}")
-            continue
-        if row["role"] == "removed":
-            continue
-        if row["standing"] == "diverged":
-            texts.append(f"{name} has a history that contradicts the leader's: {row['detail']}")
-        elif row["standing"] not in ("full", ""):
-            texts.append(f"{name} is {row['standing']}: it does not count toward a quorum yet")
-        if row["detail"] and ("divergent history" in row["detail"] or "old copy" in row["detail"]):
-            texts.append(f"{name}: {row['detail']}")
-        if row["disk_state"] not in ("ok", "normal", ""):
-            texts.append(f"{name}: the disk is {row['disk_state']}")
-        if row["is_draining"]:
-            undo = f"'qlog cluster drain {row['node_id']} --undo'"
-            texts.append(f"{name} is draining: it does not lead before a restart or {undo}")
-        if row["loss_from_index"] is not None:
-            texts.append(f"{name}: acked records may be missing from {row['loss_from_index']} on")
-        if row["role"] in ("repairing", "starting"):
-            texts.append(f"{name} is {row['role']}: {row['detail']}")
-    return texts
 
 
 def list_rows(status: "ClusterStatus", before: "ClusterStatus", seconds: float) -> list[Row]:

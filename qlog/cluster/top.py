@@ -1,24 +1,24 @@
 """`qlog top`: the status of all nodes on one screen, repeated.
 
 Owns the live status on a terminal and the plain snapshot elsewhere. The content of a row is
-node_rows'.
+node_rows', what is wrong is judgement's.
 """
 
 import asyncio
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from qlog.broker_groups import shown_columns, shown_rows
+from qlog.cluster.judgement import Look, Looks
 from qlog.cluster.node_rows import (
     TOP_COLUMNS,
     groups_of,
     leader_of,
-    problems,
     replication_of,
-    status_rows,
     top_rows,
     with_roles,
 )
@@ -48,6 +48,7 @@ _HEADS = {
     "in_flight_kib": "in flight KiB", "disk_used_ratio": "disk", "standing": "standing",
     "uptime_ms": "up", "detail": "detail",
 }  # fmt: skip
+_T = TypeVar("_T")
 _ROLE_STYLES = {"leader": "bold green", "follower": "", "learner": "cyan", "down": "bold red"}
 assert tuple(_HEADS) == TOP_COLUMNS, "each column of qlog top has a head"
 
@@ -62,13 +63,11 @@ interval_option = click.option(
 )
 
 
-async def look_twice(
-    client: "Client", interval: float
-) -> "tuple[ClusterStatus, ClusterStatus, float]":
-    """Return two statuses, the newer one first, and the seconds between them."""
-    before, began = await client.admin.cluster_status(), time.monotonic()
+async def look_twice(look: Callable[[], Awaitable[_T]], interval: float) -> tuple[_T, _T, float]:
+    """Return what two looks find, the newer one first, and the seconds between them."""
+    before, began = await look(), time.monotonic()
     await asyncio.sleep(interval)
-    return await client.admin.cluster_status(), before, time.monotonic() - began
+    return await look(), before, time.monotonic() - began
 
 
 @click.command()
@@ -95,7 +94,8 @@ def top(interval: float, once: bool, server: str | None, output: Format) -> int:
       qlog top --once
       qlog top --once --interval 5 -o json | jq '.nodes[].msgs_per_s'
 
-    Ends with 0. A snapshot ends with 1 when there is a problem; it is named.
+    Problems are what 'qlog check' finds, without the lag. Ends with 0. A snapshot ends with 1 when
+    there is a problem; it is named.
     """
     is_live = sys.stdout.isatty() and not once and output is Format.TABLE
     return run(_live(server, interval) if is_live else _once(server, interval, output))
@@ -103,9 +103,10 @@ def top(interval: float, once: bool, server: str | None, output: Format) -> int:
 
 async def _once(server: str | None, interval: float, output: Format) -> int:
     async with connected(server) as client:
-        status, before, seconds = await Reader().during(look_twice(client, interval))
-    rows = top_rows(status, before, seconds)
-    wrong = _problems(status)
+        looks = look_twice(Looks(client).look, interval)
+        look, before, seconds = await Reader().during(looks)
+    status, wrong = look.status, look.problems
+    rows = top_rows(status, before.status, seconds)
     if output is Format.TABLE:
         lines = shown_rows(with_roles(rows, replication_of(status)))
         print_rows(lines, output, columns=tuple(lines[0]) if lines else TOP_COLUMNS)
@@ -134,12 +135,12 @@ async def _live(server: str | None, interval: float) -> int:
 
 
 async def _watch(client: "Client", live: Any, interval: float) -> None:
-    before, began = None, time.monotonic()
+    looks, before, began = Looks(client), None, time.monotonic()
     while True:
-        status, now = await client.admin.cluster_status(), time.monotonic()
+        look, now = await looks.look(), time.monotonic()
         width = live.console.width  # Of the terminal as it is now.
-        live.update(status_table(status, before, now - began, width), refresh=True)
-        before, began = status, now
+        live.update(status_table(look, before, now - began, width), refresh=True)
+        before, began = look.status, now
         await asyncio.sleep(interval)
 
 
@@ -152,13 +153,12 @@ def _head(status: "ClusterStatus") -> dict[str, object]:
     }
 
 
-def status_table(
-    status: "ClusterStatus", before: "ClusterStatus | None", seconds: float, width: int
-) -> Any:
+def status_table(look: Look, before: "ClusterStatus | None", seconds: float, width: int) -> Any:
     """Return the content of the screen, `width` columns wide, for rich to draw."""
     from rich.console import Group
     from rich.text import Text
 
+    status = look.status
     head = _head(status)
     word = "master" if replication_of(status).endswith("_master") else "leader"
     leader = f"{word} {head['leader_id']}" if head["leader_id"] else f"no {word}"
@@ -174,13 +174,9 @@ def status_table(
             role = None if number is None else rows[number]["role"]
             lines.append(Text(line, style=_ROLE_STYLES.get(role, "yellow") if role else "bold"))
     # Above the table: a terminal of few lines shows its beginning.
-    wrong = [Text(shown(f"problem: {one}"), style="bold red") for one in _problems(status)]
+    wrong = [Text(shown(f"problem: {one}"), style="bold red") for one in look.problems]
     title = shown(f"cluster {head['cluster_id']}  {leader}  term {head['term']}")
     return Group(Text(title, style="bold"), *wrong, *lines, Text("\nCtrl-C ends", style="dim"))
-
-
-def _problems(status: "ClusterStatus") -> list[str]:
-    return problems(status, status_rows(status))
 
 
 def _short(name: str, value: Any) -> str:

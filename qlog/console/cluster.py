@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeVar
 
 import quorumlog
-from quorumlog.admin.types import ClusterStatus, NodeDown, NodeEvent, NodeEvents, NodeHistory
+from qlog.cluster.judgement import Look, Looks
+from quorumlog.admin.types import ClusterStatus, NodeDown, NodeEvent, NodeHistory
 from quorumlog.errors import DeadlineError, QuorumlogError, UnavailableError
 
 SHARED_S: Final = 1.0
@@ -40,7 +41,7 @@ class Cluster:
         self.client: Final = client
         self.is_full: Final = is_full
         self._shared: dict[Hashable, _Shared] = {}
-        self._events: dict[int, NodeEvents] = {}
+        self._looks: Final = Looks(client)
 
     async def shared(
         self, key: Hashable, ask: Callable[[], Awaitable[_T]], for_s: float = SHARED_S
@@ -77,21 +78,14 @@ class Cluster:
         found = await asyncio.gather(*(self.try_node(self.client.admin.history(n)) for n in ids))
         return {n: said for n, said in zip(ids, found, strict=True) if said is not None}
 
-    async def events(self) -> list[NodeEvent]:
-        """Return the events of all nodes that answer, the newest first."""
-        return await self.shared("events", self._all_events)
+    async def look(self) -> Look:
+        """Return the status of all nodes, and what is wrong."""
+        return await self.shared("look", self._looks.look)
 
-    async def _all_events(self) -> list[NodeEvent]:
-        ids, known = await self.node_ids(), self._events
-        asked = [self.client.admin.events(n, after=known.get(n)) for n in ids]
-        for said in await asyncio.gather(*map(self.try_node, asked)):
-            if said is not None:
-                before = known.get(said.node_id)
-                is_same = before is not None and before.began_unix_ms == said.began_unix_ms
-                kept = before.events if before is not None and is_same else ()
-                events = (*kept, *said.events)[-1_000:]
-                known[said.node_id] = NodeEvents(said.node_id, said.began_unix_ms, events)
-        every = [event for said in known.values() for event in said.events]
+    async def events(self) -> list[NodeEvent]:
+        """Return the events of all nodes, the newest first."""
+        await self.look()
+        every = [event for said in self._looks.events.values() for event in said.events]
         every.sort(key=lambda event: (event.unix_ms, event.node_id, event.number), reverse=True)
         return every
 

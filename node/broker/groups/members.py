@@ -365,10 +365,14 @@ class Members:
         members = self._group(group, now_ms)
         return {} if members is None else members.readers
 
+    def names(self, now_ms: int) -> list[str]:
+        """Return the groups that have members; the last ones of some may be gone by now."""
+        self.begin_term(now_ms)
+        return list(self._groups)
+
     def groups(self, now_ms: int) -> list[str]:
         """Return the groups that have members."""
-        self.begin_term(now_ms)
-        return [name for name in list(self._groups) if self._group(name, now_ms) is not None]
+        return [name for name in self.names(now_ms) if self._group(name, now_ms) is not None]
 
     # --- Terms ---
 

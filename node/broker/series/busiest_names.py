@@ -3,6 +3,7 @@
 Owns who is among them, and what becomes of the counts of the others. Must not know what is counted.
 """
 
+import heapq
 from collections.abc import Mapping
 from typing import Final
 
@@ -56,12 +57,14 @@ class BusiestNames:
         if len(activity) <= self._count_max:
             self._shown = set(activity)
             return
-        weights = {
-            name: value * (_STAYS_FACTOR if name in self._shown else 1)
-            for name, value in self._activity.items()
-        }
-        order = sorted(weights, key=lambda name: (-weights[name], name))
-        self._shown = set(order[: self._count_max])
+        shown = self._shown
+
+        def order(row: tuple[str, float]) -> tuple[float, str]:
+            name, value = row
+            return -value * (_STAYS_FACTOR if name in shown else 1), name
+
+        busiest = heapq.nsmallest(self._count_max, self._activity.items(), key=order)
+        self._shown = {name for name, _ in busiest}
 
 
 def _grown(row: Counts, last: Counts | None) -> Counts:

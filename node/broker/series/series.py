@@ -2,9 +2,11 @@
 
 Owns the choice of topics and groups (`busiest_names`), and what lag is. Everything that is of the
 cluster, and not of this process, the leader alone tells, so sums over nodes are right. Nothing is
-counted for it on the way of a message but sizes by topic; the rest is read when a page is made.
+counted for it on the way of a message but sizes by topic; the rest is read when a page is made,
+what is of groups in slices of the loop before (`look`).
 """
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -15,14 +17,15 @@ from store.record.topic_names import dead_letter_topic, is_reserved, retry_topic
 
 if TYPE_CHECKING:
     from node.broker.broker import Broker
+    from node.runtime.turn import Walk
 
 _QUEUE_COUNT_MAX: Final = 16
 """Queues of a topic that have series of their own; those behind are one."""
 _LOOK_COUNT_MAX: Final = 2_000
-"""Limit of the records that one page reads for their times: about 30 ms."""
+"""Limit of the records that one look reads for their times: about 30 ms."""
 _ROW_COUNT_MAX: Final = 2_000
-"""Queues of groups that one page looks at, about, in 40 ms: the next page goes on with the groups
-that were looked at the longest ago."""
+"""Groups and queues of groups that one look walks, about, in 40 ms: the next look goes on with the
+groups that were walked the longest ago."""
 
 ByGroup = dict[str, int]
 ByRow = dict[tuple[str, str], float]
@@ -69,10 +72,14 @@ class _Lag:
 
 @dataclass(slots=True)
 class _Walked:
-    """What a look at a group found: how far it is behind by topic, and its offsets, added up."""
+    """What the last walk of a group found."""
 
     lags: dict[str, _Lag] = field(default_factory=dict)
+    """By topic."""
+    lag_count: int = 0
     offset_sum: int = 0
+    member_count: int = 0
+    dead_letter_count: int = 0
 
 
 class Series:
@@ -86,7 +93,9 @@ class Series:
         self._producer_groups = BusiestNames(topic_count_max)
         self._count_max = topic_count_max
         self._walked: dict[str, _Walked] = {}
-        """By group, the one that was looked at the longest ago first."""
+        """By group, the one that was walked the longest ago first."""
+        self._looking = asyncio.Lock()
+        self._group_series: GroupSeries | None = None
 
     # --- Topics ---
 
@@ -124,38 +133,14 @@ class Series:
     # --- Groups ---
 
     def groups(self) -> GroupSeries | None:
-        """Return the series of groups; None: there are to be none, or another node leads."""
-        context = self._broker.context
-        if not self._count_max or not context.driver.is_ready:
-            self._walked.clear()
-            return None
-        series = GroupSeries()
-        lags, work = self._lags()
-        shown = set(self._groups.choose(work))
-        self._add_lags(series, shown, lags)
-        members = self._broker.group_members
-        now_ms = context.clock_ms()
-        for group in work:
-            label = group if group in shown else REST
-            self._add(series.member_counts, label, len(members.clients_of(group, now_ms)))
-            retries = lags.get((group, retry_topic(group)))
-            self._add(series.retry_counts, label, retries.count if retries else 0)
-            lo, hi = context.store.queue_range(dead_letter_topic(group), 0)
-            self._add(series.dead_letter_counts, label, hi - lo)
-            self._add(series.in_flight_counts, label, 0)
-        for (group, _, _), window in self._broker.pop.shared.table.windows.items():
-            label = group if group in shown else REST
-            self._add(series.in_flight_counts, label, len(window.items))
-        table = self._broker.transactions.ends.table
-        opened = Counter(one.producer_group for one in table.open.values())
-        shown = set(self._producer_groups.choose(opened))
-        for group, count in opened.items():
-            self._add(series.transaction_counts, group if group in shown else REST, count)
-        return series
+        """Return the series of groups as of the last look; None: there are to be none, or another
+        node leads."""
+        return self._group_series if self._broker.context.driver.is_ready else None
 
-    def lags(self) -> dict[str, tuple[int, float]]:
+    async def lags(self) -> dict[str, tuple[int, float]]:
         """Return messages and age in s of the lag of each group that has series, over all topics;
         empty where another node leads."""
+        await self.look()
         series, lags = self.groups(), dict[str, tuple[int, float]]()
         for (group, topic), count in (series.lag_counts if series else {}).items():
             if group != REST and series is not None:
@@ -163,67 +148,115 @@ class Series:
                 lags[group] = before + int(count), max(age_s, series.lag_s[group, topic])
         return lags
 
+    async def look(self) -> None:
+        """Look at all groups. However many there are, the loop runs between slices."""
+        context = self._broker.context
+        async with self._looking:
+            if not self._count_max or not context.driver.is_ready:
+                self._walked.clear()
+                self._group_series = None
+                return
+            async with context.turn.walk() as walk:
+                self._group_series = await self._look(walk)
+
+    async def _look(self, walk: "Walk") -> GroupSeries:
+        broker, series = self._broker, GroupSeries()
+        work = await self._walk_some(walk)
+        await walk.step()
+        shown = set(self._groups.choose(work))
+        await walk.step()
+        await self._add_lags(walk, series, shown)
+        now_ms = broker.context.clock_ms()
+        for group in work:
+            await walk.step()
+            one, label = self._walked.get(group) or _Walked(), REST
+            if group in shown:
+                label = group
+                self._count(group, one, now_ms)  # Of the others, those of their last walk do.
+            self._add(series.member_counts, label, one.member_count)
+            retries = one.lags.get(retry_topic(group))
+            self._add(series.retry_counts, label, retries.count if retries else 0)
+            self._add(series.dead_letter_counts, label, one.dead_letter_count)
+            self._add(series.in_flight_counts, label, 0)
+        for (group, _, _), window in list(broker.pop.shared.table.windows.items()):
+            await walk.step()
+            self._add(series.in_flight_counts, group if group in shown else REST, len(window.items))
+        opened = Counter[str]()
+        for transaction in list(broker.transactions.ends.table.open.values()):
+            await walk.step()
+            opened[transaction.producer_group] += 1
+        shown = set(self._producer_groups.choose(opened))
+        for group, count in opened.items():
+            self._add(series.transaction_counts, group if group in shown else REST, count)
+        return series
+
     @staticmethod
     def _add(counts: ByGroup, label: str, count: int) -> None:
         counts[label] = counts.get(label, 0) + count
 
-    def _lags(self) -> tuple[dict[tuple[str, str], _Lag], dict[str, float]]:
-        """Return how far each group is behind by topic, as `qlog group describe` counts it, and the
-        work of each group: what it has to do, and did since the last page."""
+    async def _walk_some(self, walk: "Walk") -> dict[str, float]:
+        """Walk groups up to the limit; return the work of each group: what it has to do, as `qlog
+        group describe` counts it, and did since its last walk."""
         broker, now_ms = self._broker, self._broker.context.clock_ms()
-        work = dict.fromkeys(broker.group_members.groups(now_ms), 0.0)
+        work = dict.fromkeys(broker.group_members.names(now_ms), 0.0)
         work |= dict.fromkeys(broker.context.state.groups, 0.0)
+        await walk.step()
         old = {group: one for group, one in self._walked.items() if group in work}
         self._walked, row_count = dict(old), 0
         for group in [*(group for group in work if group not in old), *old]:
             if row_count >= _ROW_COUNT_MAX:
                 break
+            one, count = await self._walk(walk, group, now_ms)
             self._walked.pop(group, None)
-            self._walked[group], count = self._walk(group, now_ms)
+            self._walked[group] = one
             row_count += count
-        lags = {
-            (group, topic): lag
-            for group, one in self._walked.items()
-            for topic, lag in one.lags.items()
-        }
         for group, one in self._walked.items():
-            before = old.get(group, one).offset_sum
-            work[group] = abs(one.offset_sum - before) + sum(lag.count for lag in one.lags.values())
-        return lags, work
+            await walk.step()
+            work[group] = abs(one.offset_sum - old.get(group, one).offset_sum) + one.lag_count
+        return work
 
-    def _walk(self, group: str, now_ms: int) -> tuple[_Walked, int]:
-        """Return what a look at a group finds, and the count of its queues."""
-        walked, count = _Walked(), 0
-        for topic, queue_id, offset in self._broker.groups.read_rows(group, now_ms):
+    async def _walk(self, walk: "Walk", group: str, now_ms: int) -> tuple[_Walked, int]:
+        """Return what a walk of a group finds, and the count of it and its queues."""
+        await walk.step()
+        one, rows = _Walked(), [*self._broker.groups.read_rows(group, now_ms)]
+        self._count(group, one, now_ms)
+        for topic, queue_id, offset in rows:
+            await walk.step()
             lo, hi = self._broker.context.store.queue_range(topic, queue_id)
             first = lo if offset is None else max(offset, lo)
-            lag = walked.lags.setdefault(topic, _Lag())
+            lag = one.lags.setdefault(topic, _Lag())
             if first < hi:
+                one.lag_count += hi - first
                 lag.count += hi - first
                 lag.unread.append((queue_id, first))
-            walked.offset_sum += offset or 0
-            count += 1
-        return walked, count
+            one.offset_sum += offset or 0
+        return one, 1 + len(rows)
 
-    def _add_lags(
-        self, series: GroupSeries, shown: set[str], lags: dict[tuple[str, str], _Lag]
-    ) -> None:
+    def _count(self, group: str, walked: _Walked, now_ms: int) -> None:
+        """Count the members and the dead letters of a group."""
+        walked.member_count = len(self._broker.group_members.clients_of(group, now_ms))
+        lo, hi = self._broker.context.store.queue_range(dead_letter_topic(group), 0)
+        walked.dead_letter_count = hi - lo
+
+    async def _add_lags(self, walk: "Walk", series: GroupSeries, shown: set[str]) -> None:
         """Add lag by group and topic. The groups that are the furthest behind are looked at first,
         so the limit of looks leaves out the ages of those with little lag."""
-        now_ms, look_count = self._broker.context.unix_ms(), 0
-        for (group, topic), lag in sorted(lags.items(), key=lambda row: -row[1].count):
-            key = (group, topic) if group in shown else (REST, REST)
-            series.lag_counts[key] = series.lag_counts.get(key, 0) + lag.count
-            oldest_ms = now_ms
-            for queue_id, offset in lag.unread:
-                if look_count == _LOOK_COUNT_MAX:
-                    break
-                look_count += 1
-                try:
-                    stored_ms = self._broker.context.stored_ms(topic, queue_id, offset)
-                except StoreError:  # Damaged: readers report it.
-                    continue
-                if stored_ms is not None:
-                    oldest_ms = min(oldest_ms, stored_ms)
-            age_s = (now_ms - oldest_ms) / 1000
-            series.lag_s[key] = max(series.lag_s.get(key, 0.0), age_s)
+        context, look_count = self._broker.context, 0
+        now_ms = context.unix_ms()
+        for group, one in sorted(self._walked.items(), key=lambda row: -row[1].lag_count):
+            await walk.step()
+            for topic, lag in one.lags.items():
+                key = (group, topic) if group in shown else (REST, REST)
+                series.lag_counts[key] = series.lag_counts.get(key, 0) + lag.count
+                oldest_ms = now_ms
+                for queue_id, offset in lag.unread[: _LOOK_COUNT_MAX - look_count]:
+                    await walk.step()
+                    look_count += 1
+                    try:
+                        stored_ms = context.stored_ms(topic, queue_id, offset)
+                    except StoreError:  # Damaged: readers report it.
+                        continue
+                    if stored_ms is not None:
+                        oldest_ms = min(oldest_ms, stored_ms)
+                age_s = (now_ms - oldest_ms) / 1000
+                series.lag_s[key] = max(series.lag_s.get(key, 0.0), age_s)

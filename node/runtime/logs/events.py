@@ -1,8 +1,10 @@
 """The last things that happened at this node: its own log lines, as data for people elsewhere.
 
 Owns the list, its bounds, and what of a line is in it. An event is a line that a component of the
-node logged, of level `info` or above, with its values by name; lines of libraries are none. Secrets
-were hidden before. Any thread logs.
+node logged, of level `info` or above, with its values by name. Of others (libraries, native code,
+Python itself) an event is only what they call an error, as asyncio does a task that failed: their
+warnings are often about strangers, and would displace what happened here. Secrets were hidden
+before. Any thread logs.
 """
 
 import itertools
@@ -16,6 +18,9 @@ COUNT_MAX: Final = 1_000
 SIZE_CHARACTERS_MAX: Final = 2_000
 """Limit of the text, and of the values, of one event: a stranger may be quoted in them."""
 _LEVELS: Final = ("info", "warning", "error", "critical")
+_LEVELS_OF_OTHERS: Final = _LEVELS[2:]
+OF_OTHERS: Final = "of_others"
+"""The value that marks a line of other code; it is in no line that is written."""
 _NOT_VALUES: Final = frozenset({"event", "level", "component", "time", "exc_info", "node"})
 
 
@@ -46,7 +51,8 @@ class Events:
     ) -> MutableMapping[str, Any]:
         """Keep a line, and pass it on."""
         component = str(line.get("component", ""))
-        if line.get("level") in _LEVELS and component:
+        levels = _LEVELS_OF_OTHERS if line.pop(OF_OTHERS, False) else _LEVELS
+        if line.get("level") in levels and component:
             values = {name: value for name, value in line.items() if name not in _NOT_VALUES}
             if isinstance(error := line.get("exc_info"), BaseException):
                 values["error"] = f"{type(error).__name__}: {error}"

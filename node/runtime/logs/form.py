@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TextIO
 
 import structlog
 
-from node.runtime.logs.events import EVENTS
+from node.runtime.logs.events import EVENTS, OF_OTHERS
 from node.runtime.logs.line_budget import LIBRARY_LINES
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.logs.raw_lines import take_over
@@ -134,17 +134,17 @@ class _ToStructlog(logging.Handler):
             gone = LIBRARY_LINES.take(record.name)
             if gone is None:
                 return
-            extra |= _gone(gone)
+            extra |= _of_others(gone)
         log = structlog.get_logger()
         log.log(record.levelno, record.getMessage(), component=record.name, **extra)
 
 
-def _gone(count: int) -> dict[str, Any]:
-    return {"lines_left_out": count} if count else {}
+def _of_others(gone: int) -> dict[str, Any]:
+    return {OF_OTHERS: True} | ({"lines_left_out": gone} if gone else {})
 
 
 def _log_python_line(line: str) -> None:
-    structlog.get_logger().error(line, component=PYTHON_LINES)
+    structlog.get_logger().error(line, component=PYTHON_LINES, **_of_others(0))
 
 
 def _log_native_line(line: str) -> None:
@@ -154,4 +154,4 @@ def _log_native_line(line: str) -> None:
         return
     gone = LIBRARY_LINES.take(NATIVE_LINES)
     if gone is not None:
-        structlog.get_logger().warning(line, component=NATIVE_LINES, **_gone(gone))
+        structlog.get_logger().warning(line, component=NATIVE_LINES, **_of_others(gone))

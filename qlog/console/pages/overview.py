@@ -4,7 +4,6 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from qlog.cluster.check import judged
 from qlog.cluster.node_rows import status_rows
 from qlog.console.charts import of_nodes, rate
 from qlog.console.cluster import Cluster
@@ -16,14 +15,12 @@ _LEVELS: Final = ("info", "warning", "error")
 
 async def show(cluster: Cluster, _request: Request) -> dict[str, Any]:
     """Return the nodes, the findings, the rates now, and the charts."""
-    status = await cluster.status()
+    status, findings = await cluster.look()
     histories, events = await cluster.histories(), await cluster.events()
-    by_node = {one.node_id: [e for e in events if e.node_id == one.node_id] for one in status.nodes}
-    report = judged(status, by_node)
     newest = [history.samples[-1] for history in histories.values() if history.samples]
     return {
         "rows": status_rows(status),
-        "findings": [(text, report.advice[text]) for _, text in report.findings],
+        "findings": [(one.text, one.do) for one in findings],
         "broker_groups": status.broker_groups,
         "rates": {
             name: sum(rate(one, name) for one in newest)

@@ -1,5 +1,6 @@
 """The last hour: what was counted between two samples, and the lag of groups, bounded."""
 
+import asyncio
 from itertools import count
 
 from node.monitoring.history import COUNT_MAX, LAG_EVERY, Facts, History, LagSample, quantile_us
@@ -15,7 +16,10 @@ def test_samples_are_differences_and_only_an_hour_is_kept() -> None:
         appends.note(900)
         return Facts(7 * n, 70 * n, 3 * n, 30 * n, appends.snapshot(), 0.5)
 
-    history = History(facts, lambda: lags, lambda: float(next(times)))
+    async def now() -> dict[str, tuple[int, float]]:
+        return lags
+
+    history = History(facts, now, asyncio.run, lambda: float(next(times)))
     for _ in range(COUNT_MAX + 2):
         history.take()
     assert len(history.samples) == COUNT_MAX

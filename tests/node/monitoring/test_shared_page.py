@@ -83,3 +83,29 @@ async def test_a_stopped_page_lets_those_go_who_wait() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert page.made_count == 1
+
+
+async def test_pages_that_take_turns_of_the_loop_are_made_one_at_a_time() -> None:
+    making = list[asyncio.Future[None]]()
+
+    async def make() -> bytes:
+        making.append(asyncio.get_running_loop().create_future())
+        await making[-1]
+        return b"%d" % len(making)
+
+    page = SharedPage(make, Costs(0.0))
+    first = asyncio.create_task(page.get())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    later = [asyncio.create_task(page.get()) for _ in range(100)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(making) == 1
+    making[0].set_result(None)
+    assert await first == b"1"
+    for _ in range(3):
+        await asyncio.sleep(0)
+    page.stop()
+    ends = await asyncio.gather(*later, return_exceptions=True)
+    assert {type(end) for end in ends} == {asyncio.CancelledError}
+    assert (len(making), making[1].cancelled()) == (2, True)

@@ -7,7 +7,7 @@ import logging
 import structlog
 
 from node.runtime.logs import form
-from node.runtime.logs.events import COUNT_MAX, EVENTS, SIZE_CHARACTERS_MAX, Events
+from node.runtime.logs.events import COUNT_MAX, EVENTS, OF_OTHERS, SIZE_CHARACTERS_MAX, Events
 
 
 def test_a_log_line_is_an_event_without_its_secrets() -> None:
@@ -25,6 +25,26 @@ def test_a_log_line_is_an_event_without_its_secrets() -> None:
     assert (long.component, long.level, len(long.text)) == (
         "node.peers", "error", SIZE_CHARACTERS_MAX,
     )  # fmt: skip
+
+
+def test_of_other_code_only_errors_are_events() -> None:
+    stream = io.StringIO()
+    form.configure("debug", "json", stream=stream)
+    before = [event.number for event in EVENTS.after(0)]
+    logging.getLogger("py.warnings").warning("deprecated")
+    for name in ("grpc", "asyncio", "store"):
+        logging.getLogger(name).warning("a warning of %s", name)
+        logging.getLogger(name).error("an error of %s", name)
+    form._log_native_line("E0000 chatter of a library")
+    form._log_python_line("ValueError: a thread ended")
+    texts = [event.text for event in EVENTS.after(before[-1] if before else 0)]
+    assert texts == [
+        "an error of grpc", "an error of asyncio", "a warning of store", "an error of store",
+        "ValueError: a thread ended",
+    ]  # fmt: skip
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert len(lines) == 9
+    assert not any(OF_OTHERS in line for line in lines)
 
 
 def test_events_are_bounded_and_a_caller_gets_what_it_lacks() -> None:

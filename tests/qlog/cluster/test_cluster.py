@@ -69,6 +69,9 @@ def test_a_node_is_drained_and_back(qlog: Qlog) -> None:
     assert status["problems"] == [
         f"node {leader} is draining: it does not lead before a restart or {undo}"
     ]
+    found = qlog.json("check", "--only", "leader,disk,damage", code=1)["findings"]
+    assert [one["text"] for one in found] == status["problems"]
+    assert qlog.json("top", "--once", "--interval", 0.1, code=1)["problems"] == status["problems"]
     assert qlog.json("cluster", "drain", leader, "--undo")["is_draining"] is False
     assert qlog.json("cluster", "status")["healthy"] is True
 

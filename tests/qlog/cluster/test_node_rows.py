@@ -1,4 +1,4 @@
-"""What is said of nodes: rows, rates, problems, and how `qlog top` draws them."""
+"""What is said of nodes: rows, rates, and how `qlog top` draws them."""
 
 import io
 from dataclasses import replace
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from qlog.cluster.judgement import Look, judged
 from qlog.cluster.node_rows import (
     STATUS_COLUMNS,
     TOP_COLUMNS,
     leader_of,
-    problems,
     replication_of,
     status_rows,
     top_rows,
@@ -56,7 +56,7 @@ def test_tables_have_the_roles_of_the_mode() -> None:
         rows = with_roles(status_rows(status), replication_of(status))
         assert [row["role"] for row in rows] == [*roles, "down"]
         screen = io.StringIO()
-        Console(width=300, file=screen).print(status_table(status, None, 1.0, 300))
+        Console(width=300, file=screen).print(status_table(Look(status, []), None, 1.0, 300))
         assert all(role in screen.getvalue() for role in roles)
 
 
@@ -78,14 +78,6 @@ def test_rows_are_in_order_with_addresses_and_lag() -> None:
     assert set(first) == set(STATUS_COLUMNS)
 
 
-def test_a_removed_node_that_still_runs_is_no_member_and_no_problem() -> None:
-    left = [member for member in node(1).members if member.node_id != 3]
-    leader = node(1, role="leader", members=left, level=1, level_max=1)
-    status = cluster(leader, node(2, level=1, level_max=1), node(3, standing="recovering"))
-    assert [row["role"] for row in status_rows(status)] == ["leader", "follower", "removed"]
-    assert problems(status, status_rows(status)) == []
-
-
 def test_an_upgrade_that_has_ended_waits_for_no_node_that_is_away() -> None:
     up = [node(1, role="leader", level=1, level_max=1), node(2, level=1, level_max=1)]
     away = NodeDown(3, "10.0.0.3:8081", "connection refused")
@@ -100,32 +92,6 @@ def test_the_newest_of_two_leaders_counts() -> None:
     assert leader is not None
     assert leader.node_id == 2
     assert leader_of(cluster(node(1)), "") is None
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"standing": "recovering"}, "node 2 is recovering"),
-        ({"disk_state": "full"}, "node 2: the disk is full"),
-        ({"is_draining": True}, "node 2 is draining"),
-        ({"loss_from_index": 0}, "node 2: acked records may be missing from 0 on"),
-        ({"role": "repairing", "detail": "index 5"}, "node 2 is repairing: index 5"),
-    ],
-)
-def test_each_problem_is_named(changed: dict[str, Any], says: str) -> None:
-    status = cluster(node(1, role="leader"), node(2, **changed), node(3))
-    [problem] = problems(status, status_rows(status))
-    assert problem.startswith(says)
-
-
-def test_no_leader_and_silence_are_problems_and_health_is_none() -> None:
-    healthy = cluster(node(1, role="leader"), node(2), node(3))
-    assert problems(healthy, status_rows(healthy)) == []
-    status = cluster(node(1), NodeDown(2, "b:1", "no answer"))
-    assert problems(status, status_rows(status)) == [
-        "no node leads: appends wait until one does",
-        "node 2 does not answer: no answer",
-    ]
 
 
 def test_rates_are_of_one_process() -> None:
@@ -156,7 +122,7 @@ def test_the_status_has_all_nodes_and_their_problems() -> None:
         NodeDown(3, "c:1", "[red]away[/red]"),
     )
     screen = Console(file=io.StringIO(), width=80, force_terminal=False)
-    screen.print(status_table(status, None, 1.0, screen.width))
+    screen.print(status_table(Look(status, judged(status, {})), None, 1.0, screen.width))
     assert isinstance(screen.file, io.StringIO)
     text = screen.file.getvalue()
     for expected in ("cluster c", "leader 1", "10.0.0.2:8081", "1d 1h", "41%", "Ctrl-C ends"):

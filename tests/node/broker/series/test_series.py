@@ -1,15 +1,21 @@
 """Series of single topics and groups: what they say, and how many there may be."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from node.broker.series.busiest_names import REST, BusiestNames
-from node.broker.series.series import Series
+from node.broker.series.series import GroupSeries, Series
 from quorumlog.pb.consumer_pb2 import HeartbeatRequest
 from quorumlog.pb.log_pb2 import PullRequest
 from quorumlog.pb.pop_pb2 import ReceiveRequest
 from tests.node.broker_fakes import Fixture, node_with
+
+
+async def groups_of(series: Series) -> GroupSeries | None:
+    await series.look()
+    return series.groups()
 
 
 @node_with(topics={"orders": 2})
@@ -21,18 +27,18 @@ async def test_lag_is_what_a_group_has_not_consumed_and_how_old_it_is(node: Fixt
     assert stored_ms is not None
     node.clock.now_ms = stored_ms + 5_000
     await node.commit("g", ("orders", 0, 4), ("orders", 1, 3))
-    groups = series.groups()
+    groups = await groups_of(series)
     assert groups is not None
     assert (groups.lag_counts, groups.lag_s) == ({("g", "orders"): 6}, {("g", "orders"): 5.0})
     await node.commit("g", ("orders", 0, 10))
-    groups = series.groups()
+    groups = await groups_of(series)
     assert groups is not None
     assert (groups.lag_counts, groups.lag_s) == ({("g", "orders"): 0}, {("g", "orders"): 0.0})
     await node.broker.groups.heartbeat(
         HeartbeatRequest(group="new", client_id="c", topics=["orders"])
     )
     await node.commit("new", ("orders", 0, 10))
-    groups = series.groups()
+    groups = await groups_of(series)
     assert groups is not None
     assert groups.lag_counts["new", "orders"] == 3, "of a queue without a stored offset, too"
     node.driver.lose()
@@ -49,7 +55,7 @@ async def test_topics_tell_what_came_in_and_went_out_by_pull_and_pop(node: Fixtu
     receive = ReceiveRequest(topic="orders", group="p", client_id="c", max_count=6)
     received = await node.broker.pop.receive(receive)
     assert (pulled.record_count, len(received.deliveries)) == (4, 6)
-    topics, groups = series.topics(), series.groups()
+    topics, groups = series.topics(), await groups_of(series)
     assert topics is not None
     assert groups is not None
     ((name, row),) = topics.counters.items()
@@ -68,7 +74,7 @@ async def test_series_are_bounded_and_the_busiest_have_them(node: Fixture) -> No
         await node.broker.groups.heartbeat(
             HeartbeatRequest(group=f"g{n}", client_id="c", topics=[f"t{n}"])
         )
-    topics, groups = series.topics(), series.groups()
+    topics, groups = series.topics(), await groups_of(series)
     assert topics is not None
     assert groups is not None
     counts = {name: row[0] for name, row in topics.counters.items()}
@@ -98,12 +104,53 @@ async def test_a_page_looks_at_a_bounded_count_of_queues(
     for n in range(6):
         await node.commit(f"g{n}", *(("orders", queue, 0) for queue in range(4)))
     series = Series(node.broker, 10)
-    found = [series.groups() for _ in range(4)]
+    found = [await groups_of(series) for _ in range(4)]
     assert [looked[n : n + 2] for n in range(0, 8, 2)] == [
         ["g0", "g1"], ["g2", "g3"], ["g4", "g5"], ["g0", "g1"]
     ]  # fmt: skip
     assert found[-1] is not None
     assert found[-1].lag_counts == {(f"g{n}", "orders"): 5 for n in range(6)}
+
+
+@node_with(topics={"orders": 1})
+async def test_the_loop_runs_between_slices_of_4000_groups(
+    node: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which a question about a queue or the members of a group takes 50 us."""
+    context = node.broker.context
+    held, longest, asked = 0, 0, 0
+
+    def question(function: Any) -> Any:
+        def ask(*arguments: Any) -> Any:
+            nonlocal held, asked
+            held, asked = held + 1, asked + 1
+            return function(*arguments)
+
+        return ask
+
+    async def turns_of_loop() -> None:
+        nonlocal held, longest
+        while True:
+            held, longest = 0, max(held, longest)
+            await asyncio.sleep(0)
+
+    await node.append(0, 5)
+    for n in range(4_000):
+        context.state.groups[f"g{n}"] = {"orders": {0: 0}}
+    members = node.broker.group_members
+    monkeypatch.setattr(members, "clients_of", question(members.clients_of))
+    monkeypatch.setattr(context.store, "queue_range", question(context.store.queue_range))
+    monkeypatch.setattr(context.turn, "_monotonic_s", lambda: asked * 50e-6)
+    series, turns = Series(node.broker, 10), asyncio.create_task(turns_of_loop())
+    for n in range(1, 5):
+        await series.look()
+        assert asked <= n * 5_100, "1,000 groups: members, two queues; and 2,000 times"
+    turns.cancel()
+    assert 0 < longest <= 2_000 / 50 + 3, "a slice and one step"
+    groups = series.groups()
+    assert groups is not None
+    assert groups.lag_counts[REST, REST] == 5 * 3_990
+    assert len(groups.lag_counts) == len(groups.member_counts) == 11
 
 
 def test_the_rest_never_shrinks_when_a_name_becomes_busy() -> None:
