@@ -8,7 +8,7 @@ Must not know protocols: a port hands over what its callers showed. For one even
 
 import asyncio
 import hmac
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
@@ -33,6 +33,8 @@ BEARER: Final = "bearer "
 """How a header `authorization` with a token begins, in lower case."""
 _NO_CREDENTIAL: Final = "the call shows no credential"
 _LOOK_S: Final = 1.0
+_SLICE_COUNT: Final = 256
+"""Calls that are judged again in one turn of the loop."""
 _CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 _REFUSALS: Final = (ForbiddenError, UnauthenticatedError)
 _NO_SECRET: Final = b"\0" * 32
@@ -214,6 +216,8 @@ class Guard:
         """Calls that wait or stream, and what they need."""
         self._ended: dict[asyncio.Task[object], NodeError] = {}
         """Those that a change of rights has ended, with the error for their callers."""
+        self._to_judge: deque[asyncio.Task[object]] = deque()
+        """Calls that may be forbidden since a change of users, or the end of a credential."""
 
     @property
     def is_on(self) -> bool:
@@ -396,10 +400,24 @@ class Guard:
             self.end_forbidden(lambda caller: caller.ends)
 
     def end_forbidden(self, is_meant: Callable[[Caller], bool]) -> None:
-        """End the calls under way of the callers that are meant and may not make them any more."""
-        for task, (caller, needs) in list(self._under_way.items()):
-            if not is_meant(caller):
-                continue
+        """End the calls under way of the callers that are meant and may not make them any more: in
+        slices, the next one in the next turn of the loop. Those that begin meanwhile are checked as
+        they begin. What earlier changes have left goes first, so no change delays it."""
+        meant = [task for task, (caller, _) in self._under_way.items() if is_meant(caller)]
+        is_judging = bool(self._to_judge)
+        self._to_judge = deque(dict.fromkeys((*self._to_judge, *meant)))
+        if not is_judging:
+            self._judge()
+
+    def _judge(self) -> None:
+        count = min(len(self._to_judge), _SLICE_COUNT)
+        tasks = [self._to_judge.popleft() for _ in range(count)]
+        if self._to_judge:  # No task, which would have to be ended with the node.
+            asyncio.get_running_loop().call_soon(self._judge)
+        for task in tasks:
+            caller, needs = self._under_way.get(task, (None, ()))
+            if caller is None:
+                continue  # It has ended.
             try:
                 caller.rights  # noqa: B018
                 for need in needs:
