@@ -155,6 +155,8 @@ class UserRows:
         return row
 
     def keep(self, names: Iterable[str]) -> None:
-        """Forget all users but these."""
+        """Forget all users but these, and those with connections, which a user that is made again
+        has, too."""
         for name in self._rows.keys() - set(names):
-            del self._rows[name]
+            if not self._rows[name].connection_count:
+                del self._rows[name]
