@@ -164,13 +164,13 @@ class Caller:
         if row.meter is not None:
             row.meter.take(0, 0, request_count)
 
-    def check_reading(self) -> None:
-        """Raise RateLimitedError while it has read more than its rates allow."""
+    def check_debt(self) -> None:
+        """Raise RateLimitedError while it has moved more than its rates allow."""
         if self._row is not None and self._row.meter is not None:
-            self._row.meter.check_reading()
+            self._row.meter.check_debt()
 
     def reading_wait_s(self) -> float:
-        """Return the seconds until `check_reading` passes."""
+        """Return the seconds until `check_debt` passes."""
         meter = None if self._row is None else self._row.meter
         return 0.0 if meter is None else meter.wait_s()
 
@@ -340,11 +340,13 @@ class Guard:
     # --- Calls under way ---
 
     @contextmanager
-    def serving(self, caller: Caller, method: str, row: Needs, request: object) -> Iterator[None]:
+    def serving(
+        self, caller: Caller, method: str, row: Needs, request: object, *, is_counted: bool = False
+    ) -> Iterator[None]:
         """Check a call and run it in the name of its caller, until it may not make it any more.
 
         Raises as `check`; in the running task, also at the moment in which the right is taken; and
-        RateLimitedError."""
+        RateLimitedError, unless its request `is_counted`."""
         if caller.account is None:
             caller.account = current_account()
         needs = self.needs_of(caller, method, row, request)
@@ -353,7 +355,7 @@ class Guard:
         if needs is None:
             yield
             return
-        caller.begin(0 if row is appends else 1)
+        caller.begin(0 if is_counted or row is appends else 1)
         code = ""
         task = asyncio.current_task()
         assert task is not None, "a call has a task"

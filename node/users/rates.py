@@ -89,7 +89,7 @@ class Meter:
         for bucket in self._buckets:
             bucket.left -= amounts[bucket.unit]
 
-    def check_reading(self) -> None:
+    def check_debt(self) -> None:
         """Raise RateLimitedError while messages or their bytes are in debt."""
         now_s = self._clock_s()
         for bucket in self._buckets:
@@ -97,7 +97,7 @@ class Meter:
                 raise self._refusal(bucket)
 
     def wait_s(self) -> float:
-        """Return the seconds until `check_reading` passes."""
+        """Return the seconds until `check_debt` passes."""
         now_s, wait_s = self._clock_s(), 0.0
         for bucket in self._buckets:
             if bucket.unit is not Unit.REQUESTS and not bucket.fill(now_s):

@@ -7,7 +7,7 @@ import pytest
 
 from node.errors.users import RateLimitedError
 from node.runtime.accounts import Accounts, on_behalf_of
-from node.users.calling import calling, check_reading, received
+from node.users.calling import calling, check_debt, received
 from node.users.credentials import digest_of
 from node.users.guard import Caller, Guard
 from node.users.needs import NEEDS
@@ -41,7 +41,7 @@ def change(guard: Guard, **rates: int) -> None:
 def pull(guard: Guard) -> None:
     row = NEEDS[PULL]
     with guard.serving(guard.by_token("token"), PULL, row, PullRequest(topic="shop-a")):
-        check_reading()
+        check_debt()
         received(1_000, 10)
 
 
