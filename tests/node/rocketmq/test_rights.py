@@ -199,6 +199,35 @@ async def test_transactions_are_those_of_users_that_publish_to_their_topics(tmp_
         assert (await ask(first, "hers", codes.VIEW, view)).code == DENIED
 
 
+async def test_a_reply_reaches_users_that_may_take_replies(tmp_path: Path) -> None:
+    async with gateway_with_users(tmp_path) as (gateway, guard, trusting):
+        asker, replier = await gateway.client(tls=trusting), await gateway.client(tls=trusting)
+        topic = f"{gateway.node.broker.context.identity.cluster_id}_REPLY_TOPIC"
+        resource = Resource(ResourceKind.TOPIC, topic)
+        own = {str(action): (Rule(resource, frozenset({action})),) for action in Action}
+        allow(guard, ROLES | {"hers": ("Pub",)}, own)
+        beat = {"clientID": "asker", "producerDataSet": [{"groupName": "shop"}]}
+        assert (await ask(asker, "shop", codes.HEARTBEAT, {}, beat)).code == 0
+        fields = send_fields(topic, 0, "g0-n1", REPLY_TO_CLIENT="asker")
+        for name in ("asker", "nobody"):
+            to = send_fields(topic, 0, "g0-n1", REPLY_TO_CLIENT=name)
+            heard = await ask(replier, "hers", codes.REPLY, to, b"answer")
+            assert heard.remark == (
+                f"the requester '{name}' is not connected to this node, or its user lacks Sub on "
+                f"Topic:{topic}"
+            )
+        allow(guard, ROLES | {"hers": ("Pub",), "shop": (*ROLES["shop"], "Sub")}, own)
+        reply = replier.begin(codes.REPLY, signed("hers", fields, b"answer"), b"answer")
+        asker.answer(await asker.hear())
+        assert (await reply).code == 0
+        vars(guard)["mode"] = "prepare"
+        assert (await asker.produce_for("another", "hers")).code == 0
+        fields = send_fields(topic, 0, "g0-n1", REPLY_TO_CLIENT="another")
+        reply = replier.begin(codes.REPLY, fields, b"answer")
+        asker.answer(await asker.hear())
+        assert (await reply).code == 0
+
+
 def requests(name: str) -> dict[str, Any]:
     """Return a request of each unary method about a topic and a group of this name."""
     topic = group = pb.Resource(name=name)
