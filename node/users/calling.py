@@ -37,11 +37,11 @@ class Calling(Protocol):
         """Raise as `require` unless it may publish to the topics of all these queues, and
         RateLimitedError unless it may do so now."""
 
-    def check_reading(self) -> None:
-        """Raise RateLimitedError while it has read more than its rates allow."""
+    def check_debt(self) -> None:
+        """Raise RateLimitedError while it has moved more than its rates allow."""
 
     def reading_wait_s(self) -> float:
-        """Return the seconds until `check_reading` passes."""
+        """Return the seconds until `check_debt` passes."""
 
     def received(self, size_bytes: int, message_count: int) -> None:
         """Count what it has read."""
@@ -55,15 +55,15 @@ calling: Final = _calling.get
 """Returns whose call is running; None: users are off, or it is the node's own work."""
 
 
-def check_reading() -> None:
-    """Raise RateLimitedError while the running call's user has read more than its rates allow."""
+def check_debt() -> None:
+    """Raise RateLimitedError while the running call's user has moved more than its rates allow."""
     caller = _calling.get()
     if caller is not None:
-        caller.check_reading()
+        caller.check_debt()
 
 
 async def wait_for_reading() -> None:
-    """Wait for as long as `check_reading` would refuse now."""
+    """Wait for as long as `check_debt` would refuse now."""
     caller = _calling.get()
     if caller is not None:
         await asyncio.sleep(caller.reading_wait_s())

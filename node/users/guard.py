@@ -8,7 +8,7 @@ Must not know protocols: a port hands over what its callers showed. For one even
 
 import asyncio
 import hmac
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
@@ -33,6 +33,8 @@ BEARER: Final = "bearer "
 """How a header `authorization` with a token begins, in lower case."""
 _NO_CREDENTIAL: Final = "the call shows no credential"
 _LOOK_S: Final = 1.0
+_SLICE_COUNT: Final = 256
+"""Calls that are judged again in one turn of the loop."""
 _CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 _REFUSALS: Final = (ForbiddenError, UnauthenticatedError)
 _NO_SECRET: Final = b"\0" * 32
@@ -162,13 +164,13 @@ class Caller:
         if row.meter is not None:
             row.meter.take(0, 0, request_count)
 
-    def check_reading(self) -> None:
-        """Raise RateLimitedError while it has read more than its rates allow."""
+    def check_debt(self) -> None:
+        """Raise RateLimitedError while it has moved more than its rates allow."""
         if self._row is not None and self._row.meter is not None:
-            self._row.meter.check_reading()
+            self._row.meter.check_debt()
 
     def reading_wait_s(self) -> float:
-        """Return the seconds until `check_reading` passes."""
+        """Return the seconds until `check_debt` passes."""
         meter = None if self._row is None else self._row.meter
         return 0.0 if meter is None else meter.wait_s()
 
@@ -214,6 +216,8 @@ class Guard:
         """Calls that wait or stream, and what they need."""
         self._ended: dict[asyncio.Task[object], NodeError] = {}
         """Those that a change of rights has ended, with the error for their callers."""
+        self._to_judge: deque[asyncio.Task[object]] = deque()
+        """Calls that may be forbidden since a change of users, or the end of a credential."""
 
     @property
     def is_on(self) -> bool:
@@ -336,11 +340,13 @@ class Guard:
     # --- Calls under way ---
 
     @contextmanager
-    def serving(self, caller: Caller, method: str, row: Needs, request: object) -> Iterator[None]:
+    def serving(
+        self, caller: Caller, method: str, row: Needs, request: object, *, is_counted: bool = False
+    ) -> Iterator[None]:
         """Check a call and run it in the name of its caller, until it may not make it any more.
 
         Raises as `check`; in the running task, also at the moment in which the right is taken; and
-        RateLimitedError."""
+        RateLimitedError, unless its request `is_counted`."""
         if caller.account is None:
             caller.account = current_account()
         needs = self.needs_of(caller, method, row, request)
@@ -349,7 +355,7 @@ class Guard:
         if needs is None:
             yield
             return
-        caller.begin(0 if row is appends else 1)
+        caller.begin(0 if is_counted or row is appends else 1)
         code = ""
         task = asyncio.current_task()
         assert task is not None, "a call has a task"
@@ -396,10 +402,24 @@ class Guard:
             self.end_forbidden(lambda caller: caller.ends)
 
     def end_forbidden(self, is_meant: Callable[[Caller], bool]) -> None:
-        """End the calls under way of the callers that are meant and may not make them any more."""
-        for task, (caller, needs) in list(self._under_way.items()):
-            if not is_meant(caller):
-                continue
+        """End the calls under way of the callers that are meant and may not make them any more: in
+        slices, the next one in the next turn of the loop. Those that begin meanwhile are checked as
+        they begin. What earlier changes have left goes first, so no change delays it."""
+        meant = [task for task, (caller, _) in self._under_way.items() if is_meant(caller)]
+        is_judging = bool(self._to_judge)
+        self._to_judge = deque(dict.fromkeys((*self._to_judge, *meant)))
+        if not is_judging:
+            self._judge()
+
+    def _judge(self) -> None:
+        count = min(len(self._to_judge), _SLICE_COUNT)
+        tasks = [self._to_judge.popleft() for _ in range(count)]
+        if self._to_judge:  # No task, which would have to be ended with the node.
+            asyncio.get_running_loop().call_soon(self._judge)
+        for task in tasks:
+            caller, needs = self._under_way.get(task, (None, ()))
+            if caller is None:
+                continue  # It has ended.
             try:
                 caller.rights  # noqa: B018
                 for need in needs:

@@ -89,7 +89,7 @@ class Meter:
         for bucket in self._buckets:
             bucket.left -= amounts[bucket.unit]
 
-    def check_reading(self) -> None:
+    def check_debt(self) -> None:
         """Raise RateLimitedError while messages or their bytes are in debt."""
         now_s = self._clock_s()
         for bucket in self._buckets:
@@ -97,7 +97,7 @@ class Meter:
                 raise self._refusal(bucket)
 
     def wait_s(self) -> float:
-        """Return the seconds until `check_reading` passes."""
+        """Return the seconds until `check_debt` passes."""
         now_s, wait_s = self._clock_s(), 0.0
         for bucket in self._buckets:
             if bucket.unit is not Unit.REQUESTS and not bucket.fill(now_s):
@@ -155,6 +155,8 @@ class UserRows:
         return row
 
     def keep(self, names: Iterable[str]) -> None:
-        """Forget all users but these."""
+        """Forget all users but these, and those with connections, which a user that is made again
+        has, too."""
         for name in self._rows.keys() - set(names):
-            del self._rows[name]
+            if not self._rows[name].connection_count:
+                del self._rows[name]

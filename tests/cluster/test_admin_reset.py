@@ -13,7 +13,7 @@ from quorumlog.admin.types import NewCredential
 from quorumlog.errors import PermissionDeniedError
 from quorumlog.user_tokens import digest_of, first_user_text, new_token
 from tests.cluster.conftest import SETTINGS
-from tests.node.with_users import user_files
+from tests.node.users_files import ADMIN_TOKEN, user_settings
 from tests.patience import eventually
 from tests.qlog.running import Qlog
 
@@ -32,17 +32,16 @@ async def reset(cluster: LocalCluster, file: Path, *node_ids: int) -> str:
 
 
 async def test_a_majority_resets_the_admin_once(tmp_path: Path) -> None:
-    files, old_token = user_files(tmp_path)
     token, file = new_token(), tmp_path / "new.json"
     file.write_text(first_user_text("admin", digest_of(token)))
-    settings = {**SETTINGS, "users": "on", **files}
+    settings = {**SETTINGS, **user_settings(tmp_path)}
     cluster = LocalCluster.create(tmp_path / "c", nodes=3, settings=settings)
     left = [cluster.node_directory(node_id) / "data" / RESET_FILE for node_id in (1, 2, 3)]
     try:
         cluster.start()
         await asyncio.to_thread(cluster.wait_ready)
         async with (
-            quorumlog.connect(cluster.bootstrap, token=old_token) as old,
+            quorumlog.connect(cluster.bootstrap, token=ADMIN_TOKEN) as old,
             quorumlog.connect(cluster.bootstrap, token=token) as new,
         ):
             await old.admin.put_user("app", roles=["reader"])
@@ -61,7 +60,7 @@ async def test_a_majority_resets_the_admin_once(tmp_path: Path) -> None:
             lines = [cluster.log_path(node_id).read_text() for node_id in (1, 2)]
             assert all("the admin was reset" in text for text in lines)
 
-            await new.admin.put_user("admin", add=[NewCredential("o", token=old_token)])
+            await new.admin.put_user("admin", add=[NewCredential("o", token=ADMIN_TOKEN)])
             await reset(cluster, file, 1, 2, 3)
             await eventually(
                 lambda: not any(path.exists() for path in left), "the end of the files"

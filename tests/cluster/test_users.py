@@ -12,7 +12,7 @@ from quorumlog.errors import PermissionDeniedError
 from quorumlog.user_tokens import new_token
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, Workload, prove
-from tests.node.with_users import user_files
+from tests.node.users_files import ADMIN_TOKEN, user_settings
 from tests.patience import end, eventually
 
 pytestmark = pytest.mark.long
@@ -39,13 +39,12 @@ async def consume(client: quorumlog.Client, found: set[int]) -> None:
 
 @pytest.mark.parametrize("transport", ["framed", "grpc"])
 async def test_clients_with_credentials_are_not_interrupted(tmp_path: Path, transport: str) -> None:
-    files, admin_token = user_files(tmp_path)
-    settings = {"users": "off", **files}
+    settings = user_settings(tmp_path, "off")
     own = new_token()
     async with (
         running(tmp_path / "c", nodes=3, settings=settings) as (cluster, _),
         quorumlog.connect(cluster.bootstrap, token=own, transport=transport) as client,  # type: ignore[arg-type]
-        quorumlog.connect(cluster.bootstrap, token=admin_token) as admin,
+        quorumlog.connect(cluster.bootstrap, token=ADMIN_TOKEN) as admin,
         Workload(client) as work,
     ):
         found: set[int] = set()
@@ -70,9 +69,9 @@ async def test_clients_with_credentials_are_not_interrupted(tmp_path: Path, tran
 
 
 async def test_a_busy_follower_refuses_at_once_and_a_new_user_reads_at_once(tmp_path: Path) -> None:
-    files, admin_token = user_files(tmp_path)
+    settings = user_settings(tmp_path)
     async with (
-        running(tmp_path / "c", nodes=3, settings={"users": "on", **files}, token=admin_token) as (
+        running(tmp_path / "c", nodes=3, settings=settings, token=ADMIN_TOKEN) as (
             cluster,
             admin,
         ),

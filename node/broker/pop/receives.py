@@ -31,7 +31,7 @@ from node.errors.pop import PopConflictError, QueueHeldError
 from node.runtime.accounts import Account, Kind, caller
 from node.state.state import PERMISSION_READ
 from node.state.tables.pop import NO_OFFSET, WindowKey
-from node.users.calling import check_reading
+from node.users.calling import check_debt
 from quorumlog.pb.pop_pb2 import PopHide, PopTake, ReceiveRequest, ReceiveResponse
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index
@@ -88,7 +88,7 @@ class Receives:
         the call is repeated with the same attempt id. A caller that is cancelled takes nothing, or
         its messages are given back.
         """
-        check_reading()
+        check_debt()
         if request.sql:
             await self._context.turn.next()
         receive = self._checked(request)

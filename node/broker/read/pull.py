@@ -16,7 +16,7 @@ from node.broker.read.filters import SqlFilter, TagFilter, pull_kept
 from node.broker.read.outgoing import Outgoing
 from node.errors.common import BadRequestError
 from node.state.tables.moved_offsets import MovedOffsetsTable
-from node.users.calling import calling, check_reading, wait_for_reading
+from node.users.calling import calling, check_debt, wait_for_reading
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.log_pb2 import PullRequest, PullResponse, TailRequest
 from store.derived.queues.pull import PullResult, PullStatus
@@ -84,7 +84,7 @@ class Pulls:
         """Return records from an offset on; with `wait_ms` wait until there are some, or the filter
         skipped some."""
         self._context.check_cluster(request.cluster_id)
-        check_reading()
+        check_debt()
         count_max = request.max_count
         if request.with_entries:  # Each record may be an entry of its own, and looked up.
             limits = self._context.limits

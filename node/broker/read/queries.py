@@ -11,7 +11,7 @@ from node.broker.read.visibility import queued_by_id, record_of, visible
 from node.errors.common import BadRequestError, ReservedTopicError
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.moved_offsets import MovedOffsetsTable
-from node.users.calling import check_reading, received
+from node.users.calling import check_debt, received
 from quorumlog.pb.log_pb2 import (
     GetMessageRequest,
     OffsetByTimeRequest,
@@ -40,7 +40,7 @@ class Queries:
 
     async def get_message(self, request: GetMessageRequest) -> RecordsResponse:
         """Return the message with an id. Raises BadRequestError, and as `visible_at`."""
-        check_reading()
+        check_debt()
         await self._freshness.ensure(request.consistency)
         record = visible(self._context, queued_by_id(self._context, request.message_id))
         received(len(record.record), 1)
@@ -61,7 +61,7 @@ class Queries:
         one of them says where the next call goes on.
         """
         context, limits = self._context, self._context.limits
-        check_reading()
+        check_debt()
         await self._freshness.ensure(request.consistency)
         if request.topic in INTERNAL_TOPICS:
             raise ReservedTopicError(request.topic)

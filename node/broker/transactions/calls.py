@@ -14,16 +14,22 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
 from node.broker.append.repeats import asked_digest
 from node.broker.core.context import Context
+from node.broker.read.visibility import queued_at
 from node.broker.records.half import GROWTH_SIZE_BYTES, QUEUE_ID, Halves, half_messages
 from node.broker.transactions.checks import Checks
 from node.broker.transactions.ends import COMMITTED, ROLLED_BACK, TransactionEnds
-from node.errors.common import BadRequestError, LimitReachedError, ReservedTopicError
+from node.errors.common import (
+    BadRequestError,
+    LimitReachedError,
+    MessageNotFoundError,
+    ReservedTopicError,
+)
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
 from node.runtime.accounts import Charge, Kind, caller
 from node.state.appends import Committed, Prepared
 from node.state.tables.transactions import OpenTransaction
 from node.users import rules
-from node.users.calling import calling, require
+from node.users.calling import calling, may, require
 from node.users.needs import ALL
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from quorumlog.pb.state_pb2 import Command
@@ -133,7 +139,8 @@ class TransactionCalls:
 
     async def end_transaction(self, request: EndTransactionRequest) -> EndTransactionResponse:
         """Commit or roll back, once; a repeated call gets the same answer, also one of a producer
-        that has lost its name meanwhile. Raises ProducerFencedError, and as `TransactionEnds.end`;
+        that has lost its name meanwhile. Callers that publish neither to its topic nor for its
+        group do not learn how it ended. Raises ProducerFencedError, and as `TransactionEnds.end`;
         to commit, ForbiddenError as `require_publish`.
         """
         self._context.check_cluster(request.cluster_id)
@@ -146,6 +153,7 @@ class TransactionCalls:
             request.outcome,
             request.producer_group,
             partial(self._check_name, request.producer_name, request.incarnation),
+            partial(self._check_knows, request.transaction_id),
         )
         return EndTransactionResponse(outcome=request.outcome, was_ended=was_ended)
 
@@ -163,7 +171,21 @@ class TransactionCalls:
         except PositionRangeError:
             return  # Its messages are gone: it ends as expired.
         for topic in _topics_in(made.records):
-            require(rules.Action.PUB, rules.ResourceKind.TOPIC, topic)
+            require(rules.Action.PUB, rules.ResourceKind.TOPIC, topic, is_found=True)
+
+    def _check_knows(self, transaction_id: int) -> None:
+        """Raise UnknownTransactionError unless the running call may know how one ended."""
+        if calling() is None:
+            return
+        try:
+            half = queued_at(self._context, transaction_id).properties
+        except MessageNotFoundError:  # It has expired, and with it whose it was.
+            half = {}
+        group = half.get(fmt.PROPERTY_PRODUCER_GROUP, ALL)
+        topic = half.get(fmt.PROPERTY_REAL_TOPIC, ALL)
+        pub, kinds = rules.Action.PUB, rules.ResourceKind
+        if not (may(pub, kinds.GROUP, group) or may(pub, kinds.TOPIC, topic)):
+            raise UnknownTransactionError(transaction_id)
 
     def _check_name(self, name: str, number: int) -> None:
         if name or number:  # Else the producer has no name, or an operator calls.
@@ -173,19 +195,15 @@ class TransactionCalls:
     # --- For people ---
 
     async def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
-        """Return open transactions by id; of one group if it is named."""
+        """Return open transactions by id, and their count; of one group if it is named."""
         self._context.check_leads()
         limit = self._context.limits.transaction_list_count_max
-        opened = self.ends.table.open.values()
-        wanted = (
-            one
-            for one in opened
-            if one.position > request.after_id
-            and request.producer_group in ("", one.producer_group)
-        )
+        group, opened = request.producer_group, self.ends.table.open.values()
+        shown = [one for one in opened if group in ("", one.producer_group)]
+        wanted = (one for one in shown if one.position > request.after_id)
         count = min(request.max_count or limit, limit)
         return ListTransactionsResponse(
-            transactions=map(self._info, islice(wanted, count)), open_count=len(opened)
+            transactions=map(self._info, islice(wanted, count)), open_count=len(shown)
         )
 
     async def describe_transaction(

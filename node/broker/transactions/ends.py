@@ -81,13 +81,15 @@ class TransactionEnds:
         outcome: Outcome,
         producer_group: str = "",
         may_end: Callable[[], None] = lambda: None,
+        may_know: Callable[[], None] = lambda: None,
     ) -> bool:
         """End a transaction; return whether it had been ended in this way before.
 
         `may_end` raises when the caller may not, or may no longer, end it; this calls it until the
-        entry is in the log. Cancelling the call withdraws nothing. Raises UnknownTransactionError,
-        TransactionEndedError, UnknownTopicError (only for a commit; the transaction stays open),
-        AppendTimeoutError, the errors of `may_end` and those of `OwnAppends.write`.
+        entry is in the log. `may_know` raises when the caller may not know how it ended. Cancelling
+        the call withdraws nothing. Raises UnknownTransactionError, TransactionEndedError,
+        UnknownTopicError (only for a commit; the transaction stays open), AppendTimeoutError, the
+        errors of `may_end` and `may_know`, and those of `OwnAppends.write`.
         """
         context, timeout_ms = self._context, self._context.limits.append_timeout_ms
         context.check_leads()
@@ -101,6 +103,7 @@ class TransactionEnds:
             ended = self.table.ended.get(transaction_id, _OPEN)
             if ended == _OPEN:
                 raise UnknownTransactionError(transaction_id)
+            may_know()
             if ended != outcome:
                 raise TransactionEndedError(transaction_id, outcome_name(ended))
             return True

@@ -24,7 +24,7 @@ from node.rocketmq.protocol.statuses import OK, CallRefusedError, common, status
 from node.runtime.clock import unix_ms
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.topic_types import takes
-from node.users.calling import set_calling
+from node.users.calling import calling, set_calling
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
@@ -69,9 +69,12 @@ class SendCalls:
 
         Raises one of LED_ELSEWHERE when none of them could be appended here.
         """
-        set_calling(None)  # Pub is checked; a transaction has its topic as its group.
         messages = request.messages
         topic, kinds = self._check(messages)
+        caller = calling()
+        if caller is not None:
+            caller.spend(request.ByteSize(), len(messages))
+        set_calling(None)  # Pub is checked; a transaction has its topic as its group.
         entries: list[pb.SendResultEntry] = []
         for message, kind in zip(messages, kinds, strict=True):
             entries.append(await self._send(topic, message, kind, is_first=not entries))

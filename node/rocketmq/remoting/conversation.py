@@ -148,12 +148,16 @@ class RemotingCalls:
 
     def check(self, request: Request, served: Served | None) -> None:
         """Raise RefusedError, ForbiddenError or UnauthenticatedError unless the client may send a
-        request, over this connection; None: its code is unknown."""
+        request, over this connection, and RateLimitedError unless it may begin one of the hot path
+        now; None: its code is unknown."""
         user, command = request.user, request.command
         if user is not None and user.guard.is_on:
             row = signed_in if served is None else served.needs
             name = _NAMES.get(command.code, _UNKNOWN_NAME)
             user.guard.check(user, name, user.guard.needs_of(user, name, row, command))
+            if served is not None and served.begin is not None:  # `_checked` counts all others.
+                user.account = request.account
+                user.begin(1)
         if served is None or not served.is_administration:
             return
         connection = request.connection.connection
@@ -374,7 +378,8 @@ class RemotingConnection:
         """Do the work of a command, as long as its user may have it done."""
         served, name = self._calls.handlers[command.code], _NAMES.get(command.code, _UNKNOWN_NAME)
         try:
-            with user.guard.serving(user, name, served.needs, command):
+            is_counted = served.begin is not None
+            with user.guard.serving(user, name, served.needs, command, is_counted=is_counted):
                 return await work
         finally:
             work.close()

@@ -183,7 +183,7 @@ async def test_transactions_are_those_of_users_that_publish_to_their_topics(tmp_
         position = str(int(sent.ext["msgId"][16:], 16))
         end = {"producerGroup": "producers", "commitLogOffset": position, "commitOrRollback": "8"}
         heard = await ask(first, "hers", codes.END, end)
-        assert "user 'hers' lacks Pub on Topic:shop;" in str(heard.remark)
+        assert "user 'hers' lacks Pub on the topic of that id;" in str(heard.remark)
         checks = gateway.node.broker.transactions.checks
         await eventually(lambda: checks.producers.is_there("producers"), "the producers")
         for _ in range(2):
@@ -191,9 +191,41 @@ async def test_transactions_are_those_of_users_that_publish_to_their_topics(tmp_
             await checks.round()
             assert (await second.hear()).code == codes.CHECK
         assert first.told.empty()
-        assert (await ask(second, "shop", codes.END, end)).code == 0
+        for client, name in ((second, "shop"), (second, "shop"), (first, "hers")):
+            heard = await ask(client, name, codes.END, end)
+            assert (heard.code == 0) is (name == "shop"), heard
+        assert "node.unknown_transaction" in str(heard.remark)
         view = {"offset": position}
         assert (await ask(first, "hers", codes.VIEW, view)).code == DENIED
+
+
+async def test_a_reply_reaches_users_that_may_take_replies(tmp_path: Path) -> None:
+    async with gateway_with_users(tmp_path) as (gateway, guard, trusting):
+        asker, replier = await gateway.client(tls=trusting), await gateway.client(tls=trusting)
+        topic = f"{gateway.node.broker.context.identity.cluster_id}_REPLY_TOPIC"
+        resource = Resource(ResourceKind.TOPIC, topic)
+        own = {str(action): (Rule(resource, frozenset({action})),) for action in Action}
+        allow(guard, ROLES | {"hers": ("Pub",)}, own)
+        beat = {"clientID": "asker", "producerDataSet": [{"groupName": "shop"}]}
+        assert (await ask(asker, "shop", codes.HEARTBEAT, {}, beat)).code == 0
+        fields = send_fields(topic, 0, "g0-n1", REPLY_TO_CLIENT="asker")
+        for name in ("asker", "nobody"):
+            to = send_fields(topic, 0, "g0-n1", REPLY_TO_CLIENT=name)
+            heard = await ask(replier, "hers", codes.REPLY, to, b"answer")
+            assert heard.remark == (
+                f"the requester '{name}' is not connected to this node, or its user lacks Sub on "
+                f"Topic:{topic}"
+            )
+        allow(guard, ROLES | {"hers": ("Pub",), "shop": (*ROLES["shop"], "Sub")}, own)
+        reply = replier.begin(codes.REPLY, signed("hers", fields, b"answer"), b"answer")
+        asker.answer(await asker.hear())
+        assert (await reply).code == 0
+        vars(guard)["mode"] = "prepare"
+        assert (await asker.produce_for("another", "hers")).code == 0
+        fields = send_fields(topic, 0, "g0-n1", REPLY_TO_CLIENT="another")
+        reply = replier.begin(codes.REPLY, fields, b"answer")
+        asker.answer(await asker.hear())
+        assert (await reply).code == 0
 
 
 def requests(name: str) -> dict[str, Any]:

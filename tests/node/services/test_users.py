@@ -244,6 +244,9 @@ def test_dead_letters_and_half_messages_reach_no_topic_without_pub(node: SingleN
     for outcome, expected in ((1, "node.forbidden"), (2, "")):
         end.outcome = outcome  # type: ignore[assignment]  # Committed, rolled back.
         assert code(node, token, *by_name["EndTransaction"], end) == expected
+    assert code(node, token, *by_name["EndTransaction"], end) == "", "the same answer again"
+    other, end.producer_group = with_user(node, "others", "producer-consumer:oth-"), "oth-p"
+    assert code(node, other, *by_name["EndTransaction"], end) == "node.unknown_transaction"
 
 
 def test_single_messages_and_lists_show_what_their_user_may_see(node: SingleNode) -> None:

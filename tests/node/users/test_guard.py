@@ -194,6 +194,25 @@ async def test_a_call_that_waits_ends_when_its_right_is_taken(how: str, method: 
     assert is_done is (Outcome.UNKNOWN if method == STREAM else Outcome.NOT_APPLIED)
 
 
+async def test_a_change_ends_calls_in_slices_and_the_next_one_begins_anew() -> None:
+    guard = guarded(SHOP)
+
+    async def wait() -> None:
+        request = PullRequest(topic="shop-a")
+        with guard.serving(guard.by_token("token"), PULL, NEEDS[PULL], request):
+            await asyncio.Event().wait()
+
+    tasks = [asyncio.create_task(wait()) for _ in range(1_000)]
+    await asyncio.sleep(0)
+    guard.look(users(replace(SHOP, roles=("admin",))))
+    await asyncio.sleep(0)  # Half of them were found allowed.
+    guard.look(users())
+    await asyncio.sleep(0)
+    assert sum(map(asyncio.Task.cancelling, tasks)) == 256
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(end) for end in ends} == {UnauthenticatedError}
+
+
 async def test_a_call_that_keeps_its_right_goes_on_and_its_own_end_is_its_own() -> None:
     guard = guarded(SHOP)
     begun, go_on = asyncio.Event(), asyncio.Event()

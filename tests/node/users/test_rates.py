@@ -7,7 +7,7 @@ import pytest
 
 from node.errors.users import RateLimitedError
 from node.runtime.accounts import Accounts, on_behalf_of
-from node.users.calling import calling, check_reading, received
+from node.users.calling import calling, check_debt, received
 from node.users.credentials import digest_of
 from node.users.guard import Caller, Guard
 from node.users.needs import NEEDS
@@ -41,7 +41,7 @@ def change(guard: Guard, **rates: int) -> None:
 def pull(guard: Guard) -> None:
     row = NEEDS[PULL]
     with guard.serving(guard.by_token("token"), PULL, row, PullRequest(topic="shop-a")):
-        check_reading()
+        check_debt()
         received(1_000, 10)
 
 
@@ -113,3 +113,18 @@ async def test_connections_of_a_user_are_counted_until_they_close() -> None:
     connections[0].close()
     call(2)
     assert isinstance(calling(), Caller)
+
+
+async def test_a_user_that_is_made_again_has_its_debt_and_its_connections() -> None:
+    guard, accounts = guarded(Clock(), messages_per_second=5, connections=1), Accounts()
+    connections = [accounts.open("10.0.0.1") for _ in range(2)]
+    with on_behalf_of(connections[0]):
+        pull(guard)
+    guard.look(Users({}, {}))
+    change(guard, messages_per_second=5, connections=1)
+    for connection, what in zip(connections, ("messages", "connections"), strict=True):
+        with on_behalf_of(connection), pytest.raises(RateLimitedError, match=what):
+            pull(guard)
+    connections[0].close()
+    guard.look(Users({}, {}))
+    assert not guard.rows._rows

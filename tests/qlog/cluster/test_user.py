@@ -13,7 +13,8 @@ from qlog import main
 from qlog.connection import SERVER_VARIABLE
 from qlog.transport import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from quorumlog.user_tokens import TOKEN_PREFIX, digest_of
-from tests.node.with_users import node_with_users
+from tests.node.processes import SingleNode
+from tests.node.users_files import ADMIN_TOKEN, user_settings
 from tests.qlog.running import check_keys
 
 SECRET = "secret-of-eight-or-more"
@@ -48,11 +49,11 @@ class Operator:
 @pytest.fixture(scope="module")
 def qlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     directory = tmp_path_factory.mktemp("users")
-    with node_with_users(directory) as (address, token):
+    with SingleNode(directory / "n", **user_settings(directory)) as node:
         path = directory / "admin.token"
-        path.write_text(f"{token}\n")
+        path.write_text(f"{ADMIN_TOKEN}\n")
         path.chmod(0o600)
-        yield Operator(address, path)
+        yield Operator(node.node_json()["address"], path)
 
 
 def test_a_user_works_with_the_token_that_was_written(qlog: Operator, tmp_path: Path) -> None:

@@ -9,16 +9,18 @@ import quorumlog
 from quorumlog import errors, sync
 from quorumlog.admin.types import NewCredential, Rule, UserRates
 from quorumlog.user_tokens import new_token
-from tests.node.with_users import node_with_users
+from tests.node.processes import SingleNode
+from tests.node.users_files import ADMIN_TOKEN, user_settings
 
 SECRET = "secret-of-eight-or-more"
 
 
 async def test_a_user_is_made_explained_changed_and_deleted(tmp_path: Path) -> None:
-    with node_with_users(tmp_path) as (address, token):
+    with SingleNode(tmp_path / "n", **user_settings(tmp_path)) as node:
+        address = node.node_json()["address"]
         own = new_token()
         async with (
-            quorumlog.connect(address, token=token) as client,
+            quorumlog.connect(address, token=ADMIN_TOKEN) as client,
             quorumlog.connect(address, token=f"{own}\n") as bob,
         ):
             admin = client.admin
@@ -59,7 +61,7 @@ async def test_a_user_is_made_explained_changed_and_deleted(tmp_path: Path) -> N
                 await bob.admin.who_am_i()
             await admin.delete_role("shop")
             await admin.delete_user("bob")
-        with sync.connect(address, token=token) as blocking:
+        with sync.connect(address, token=ADMIN_TOKEN) as blocking:
             assert [user.name for user in blocking.admin.users()] == ["admin"]
 
 
@@ -67,8 +69,9 @@ async def test_a_user_is_made_explained_changed_and_deleted(tmp_path: Path) -> N
 async def test_messages_of_a_wrong_token_are_surely_not_in_the_log(
     tmp_path: Path, transport: Literal["framed", "grpc"]
 ) -> None:
-    with node_with_users(tmp_path) as (address, token):
-        async with quorumlog.connect(address, token=token) as admin:
+    with SingleNode(tmp_path / "n", **user_settings(tmp_path)) as node:
+        address = node.node_json()["address"]
+        async with quorumlog.connect(address, token=ADMIN_TOKEN) as admin:
             await admin.admin.create_topic("orders")
         wrong = new_token()
         async with quorumlog.connect(address, token=wrong, transport=transport) as client:

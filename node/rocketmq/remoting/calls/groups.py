@@ -44,7 +44,7 @@ from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, text_of
 from node.runtime.accounts import Account
 from node.runtime.clock import unix_ms
-from node.users.calling import require
+from node.users.calling import calling, require
 from node.users.rules import Action, ResourceKind
 
 _ANSWER_S: Final = 1.0
@@ -119,7 +119,7 @@ class GroupCalls(Calls):
             command.version,
             time.monotonic(),
             unix_ms(),
-            user=request.user,
+            user=calling(),
         )
         self.clients.put(client, producers, consumers)
         request.connection.client_id = client_id

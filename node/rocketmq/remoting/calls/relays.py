@@ -19,8 +19,8 @@ from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, Refuse
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import text_of
-from node.users.calling import require
-from node.users.rules import Action, ResourceKind
+from node.users.calling import calling, require
+from node.users.rules import Action, Need, ResourceKind
 from store.errors import RecordFormatError
 from store.record.message import parse_message_id
 from store.record.topic_names import dead_letter_topic, retry_topic
@@ -80,9 +80,10 @@ class RelayCalls(Calls):
 
     async def reply(self, request: Request) -> Answer:
         """Pass a reply on to the requester; refused when it is not connected to this node. Which
-        topic a reply names is the client's word: the right is that to the one of replies."""
-        command = request.command
-        require(Action.PUB, ResourceKind.TOPIC, self._context.identity.cluster_id + REPLY_SUFFIX)
+        topic a reply names is the client's word: the rights are those to the one of replies, Pub of
+        the replier and Sub of the requester, as if the reply were stored there."""
+        command, topic = request.command, self._context.identity.cluster_id + REPLY_SUFFIX
+        require(Action.PUB, ResourceKind.TOPIC, topic)
         is_short = command.code == RequestCode.SEND_REPLY_MESSAGE_V2
         fields = {
             name: command.ext[short if is_short else name]
@@ -92,8 +93,11 @@ class RelayCalls(Calls):
         properties = properties_of(fields.get("properties", ""))
         client_id = properties.get(REPLY_TO, "")
         member = self._shared.clients.producer(client_id)
-        if member is None:
+        need = Need(Action.SUB, ResourceKind.TOPIC, topic)
+        if member is None or not (member.user is None or member.user.may(need)):
             text = f"the requester {client_id[:200]!r} is not connected to this node"
+            if calling() is not None:  # One text, so that it does not tell who is connected.
+                text += f", or its user lacks {need}"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         now_ms = int(time.time() * 1000)
         properties["PUSH_REPLY_TIME"] = str(now_ms)

@@ -31,7 +31,7 @@ from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, Refuse
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.runtime.accounts import network_of, on_behalf_of
 from node.state.state import PERMISSION_WRITE
-from node.users.calling import calling, require, set_calling
+from node.users.calling import require, set_calling
 from node.users.rules import Action, ResourceKind
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import QueueRange
@@ -112,9 +112,6 @@ class Sends(Calls):
             await self._broker.topics.create_topic(
                 CreateTopicRequest(topic=topic, queue_count=count * self._names.count)
             )
-        caller = calling()
-        if caller is not None:
-            caller.spend(len(request.command.body), 1)
         set_calling(None)  # Pub is checked; groups of producers are free to all who have it.
         pending = self._append(request, header)
         await asyncio.shield(pending.future)  # Others wait for the same send.
@@ -158,7 +155,11 @@ class Sends(Calls):
             earlier = self._earlier(header.topic, key, network_of(common.born_host[0]))
             if earlier is not None:
                 return earlier
+        if request.user is not None:
+            request.user.check_debt()  # Before a batch is taken apart.
         records = records_of(header, request.command.body, common, self._context)
+        if request.user is not None:
+            request.user.spend(len(records.data), len(records.sizes))
         shown = header.shown_queue_id
         shown = shown if shown >= 0 else self._names.shown(queue_id)[1]
         data, append = records.data, records.append
