@@ -1,20 +1,25 @@
 """A replica of the name server in a process of its own, without a log.
 
 Owns that process: the lock of its directory, its client service, signals and exit codes. Serves as
-a third replica on a machine that holds no log, or as each of the replicas. Must not know brokers.
+a third replica on a machine that holds no log, or as each of the replicas. With users on it takes
+calls of nodes, which show the secret, and of the user of `users_file`: it has no replicated state
+that would tell others. Must not know brokers.
 """
 
 import asyncio
+import logging
 import os
+import secrets
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final
 
 import structlog
 import uvloop
 
-from node.config.environment import tls_files
+from node.config.conflicts import check_files
 from node.config.exposure import exposures
 from node.config.limits import PortLimits
 from node.config.load import ConfigError, ConfigProblem, load
@@ -25,13 +30,11 @@ from node.errors.nameserver import FilesDamagedError
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.report_judge import ReportJudge
 from node.nameserver.service import NameServerService
-from node.peers.security.tls import (
-    TlsFileError,
-    date_warnings,
-    grpc_server_credentials,
-    validity,
-)
+from node.peers.security.tls import TlsFileError, date_warnings
+from node.renewed_files import RenewedFiles
 from node.runtime.accounts import Accounts, limits_of
+from node.runtime.background import BackgroundTasks
+from node.runtime.clock import unix_ms
 from node.runtime.fail_stop import (
     EXIT_BAD_CONFIG,
     EXIT_BAD_DATA,
@@ -41,11 +44,17 @@ from node.runtime.fail_stop import (
     stop_signals,
 )
 from node.runtime.logs import form
+from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.node_file import remove_node_file, write_node_file
 from node.runtime.private_files import make_private
+from node.runtime.renewal import Renewals
 from node.services.calls import ServedCalls
+from node.services.door import Door
 from node.services.methods import nameserver_handlers
 from node.services.server import GrpcServer, PortTakenError
+from node.state.tables.users import user_of
+from node.users.guard import Guard
+from node.users.users import Users
 from store.durability.fatal import EXIT_SYNC_FAILED
 from store.durability.identity import DirectoryLock
 from store.errors import StoreError, SyncFailedError
@@ -64,6 +73,9 @@ def load_settings(file: str | None, flags: Mapping[str, Any]) -> Settings:
             raise
         # This process is not one of the nodes in `peers`; it only needs their addresses.
         settings = load(file, {**flags, "node_id": "1", "join": "true"}).settings
+    if settings.users == "on" and settings.secret_file is None:
+        what, do = "nodes could not show that they are nodes", "name the file that they have"
+        raise ConfigError((ConfigProblem("secret_file", "", "default", what, do),))
     if settings.nameserver() is None:
         what, do = "nothing would run", "name an IP address and a port for the other replicas"
         raise ConfigError((ConfigProblem("nameserver_listen", "off", "default", what, do),))
@@ -104,15 +116,22 @@ async def _start(settings: Settings, service: NameServerService, life: AsyncExit
     """Serve; the end of everything that this opens is put on `life`."""
     limits = PortLimits.from_environment(os.environ)
     server = GrpcServer(Accounts(limits_of(settings.rpc_count_max)), limits)
-    tls = tls_files(settings)
-    credentials = None
-    if tls is not None:
-        credentials = grpc_server_credentials(
-            tls, require_client_certificate=settings.tls_client_auth
-        )
-        for warning in date_warnings(validity(tls), time.time()):
-            _log.warning(str(warning))
-    port = server.bind(settings.listen, credentials)
+    renewals, guard = Renewals(), Guard(settings.users, unix_ms)
+    refused = RateLimitedLog(logging.getLogger(__name__))
+    guard.on_refused = lambda _caller, call, error: refused.warn(
+        "a call was refused", f"{call}: {error}"
+    )
+    guard.on_administered = lambda caller, call, _need, _request, code: _log.info(
+        "administration", user=caller.name, call=call, code=code or "ok"
+    )
+    files = RenewedFiles(settings, renewals, guard)
+    files.on_secrets.append(service.report_judge.renew)
+    if settings.users_file is not None:
+        renewals.watch("user", [settings.users_file], partial(_read_user, settings, guard))
+        _read_user(settings, guard)()
+    port = server.bind(settings.listen, files.grpc_credentials())
+    for warning in date_warnings(files.tls_validity, time.time()):
+        _log.warning(str(warning))
     addresses: dict[str, object] = {
         "address": str(Address(settings.listen.host, port)),
         "nameserver_address": str(settings.nameserver_listen),
@@ -121,7 +140,12 @@ async def _start(settings: Settings, service: NameServerService, life: AsyncExit
     write_node_file(settings.directory, addresses)
     life.push_async_callback(service.stop)
     service.start()
-    calls = ServedCalls(FailStop(settings.directory))
+    # No process learns the token of this one, so none shows it.
+    door = None if settings.users == "off" else Door(guard, secrets.token_bytes())
+    calls = ServedCalls(FailStop(settings.directory), door=door)
+    tasks = BackgroundTasks("a task of the name server failed")
+    life.push_async_callback(tasks.end)
+    tasks.run(renewals.run())
     life.push_async_callback(server.stop, CALL_GRACE_MS)
     await server.start(nameserver_handlers(calls, NameServerCalls(service)))
     await server.set_serving(True)
@@ -129,6 +153,14 @@ async def _start(settings: Settings, service: NameServerService, life: AsyncExit
     for one in exposures(settings):
         if one.setting == "listen":  # This process opens no other of these ports.
             _log.warning("strangers could misuse a port", port=one.setting, what=str(one))
+
+
+def _read_user(settings: Settings, guard: Guard) -> Callable[[], None]:
+    """Return what makes the user of the file, an admin, the only one that is known."""
+    check_files(settings, "users_file")
+    first = settings.first_user()
+    assert first is not None, "the file is set"
+    return partial(guard.look, Users({first.name: user_of(first)}, {}))
 
 
 async def _either(*work: Coroutine[Any, Any, object]) -> None:

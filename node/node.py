@@ -24,7 +24,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
-from grpc import ServerCertificateConfiguration
 from prometheus_client import CollectorRegistry
 
 from node import metrics
@@ -35,7 +34,6 @@ from node.broker.users.audit import Audit
 from node.broker.users.calls import UserCalls
 from node.broker.users.first_user import AdminReset, FirstUser
 from node.broker.users.known_users import follow_users
-from node.config.conflicts import check_files
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, serves_rocketmq
 from node.config.limits import PortLimits
@@ -59,14 +57,12 @@ from node.peers.handshake import LinkIdentity
 from node.peers.security.tls import (
     Tls,
     TlsFiles,
-    Validity,
     client_context,
     client_port_context,
     date_warnings,
     grpc_client_credentials,
-    grpc_server_credentials,
-    validity,
 )
+from node.renewed_files import RenewedFiles
 from node.replication.admin_parts import NodeCalls, NodeParts, Replication
 from node.replication.derived_scrub import DerivedCare
 from node.replication.lives import NodeLives
@@ -90,7 +86,7 @@ from node.services.door import Door
 from node.services.methods import SERVICES, handlers
 from node.services.server import GrpcServer, PortTakenError
 from node.state.append_times import AppendTimes, Stages
-from node.users.credentials import digest_of, node_token
+from node.users.credentials import node_token
 from node.users.guard import Guard
 from quorumlog.user_files import UserFileError
 from quorumlog.version import __version__
@@ -136,15 +132,8 @@ class Node(NodeParts):
         self.fail_stop = fail_stop
         self.health = Health()
         self.renewals: Final = Renewals()
-        self._on_tls: Final[list[Callable[[Tls], None]]] = []
-        self._on_secrets: Final[list[Callable[[Sequence[bytes]], None]]] = []
-        """The parts that take new ones."""
-        self._grpc_renewed: ServerCertificateConfiguration | None = None
-        """What gRPC shows from the next handshake on; None: what it has."""
-        self._watch_files()
-        self.guard: Final = Guard(
-            settings.users, unix_ms, settings.users_box(), node_token(settings.secret())
-        )
+        self.guard: Final = Guard(settings.users, unix_ms, settings.users_box())
+        self.files: Final = RenewedFiles(settings, self.renewals, self.guard)
         self._forwarding_token: Final = secrets.token_bytes(FORWARDING_TOKEN_SIZE_BYTES)
         door = None if settings.users == "off" else Door(self.guard, self._forwarding_token)
         self.calls: Final = ServedCalls(fail_stop, self.on_met, door)
@@ -157,7 +146,6 @@ class Node(NodeParts):
         self.console_address = ""
         self._framed_listening: str | None = None
         self.remoting_addresses: tuple[str, ...] = ()
-        self.tls_validity: dict[str, Validity] = {}
         self.began_s = time.monotonic()
         self.pages = Pages()
         self.append_times = AppendTimes(settings.slow_append_ms, self._on_slow_append)
@@ -312,16 +300,9 @@ class Node(NodeParts):
             return
         settings = self.settings
         tls = tls_files(settings)
-        credentials = None
-        if tls is not None:
-            credentials = grpc_server_credentials(
-                tls,
-                require_client_certificate=settings.tls_client_auth,
-                renewed=self._renewed_for_grpc,
-            )
-            self.tls_validity = validity(tls)
-            for warning in date_warnings(self.tls_validity, time.time()):
-                _log.warning(str(warning))
+        credentials = self.files.grpc_credentials()
+        for warning in date_warnings(self.files.tls_validity, time.time()):
+            _log.warning(str(warning))
         port = self.grpc.bind(settings.listen, credentials)
         self.ports.push_async_callback(self.grpc.stop, 0)
         await self.grpc.open(SERVICES)
@@ -329,8 +310,8 @@ class Node(NodeParts):
         await self._open_framed(tls)
         self._find_reset()
         link = make_link(self._link_identity(), tls)
-        self._on_tls.append(lambda tls: link.renew(tls.peer_server, tls.peer_client))
-        self._on_secrets.append(link.renew_secrets)
+        self.files.on_tls.append(lambda tls: link.renew(tls.peer_server, tls.peer_client))
+        self.files.on_secrets.append(link.renew_secrets)
         listen = settings.peer_listen
         self.ports.push_async_callback(link.stop)
         try:
@@ -437,7 +418,7 @@ class Node(NodeParts):
         if tls is not None:
             context = client_port_context(tls, require_client_certificate=settings.tls_client_auth)
         self.ports.push_async_callback(self.framed.stop, 0)
-        self._on_tls.append(lambda tls: self.framed.renew(tls.client_port))
+        self.files.on_tls.append(lambda tls: self.framed.renew(tls.client_port))
         if settings.framed_listen is not None:
             has_rocketmq = serves_rocketmq(settings, settings.framed_listen)
             port = await self.framed.bind(settings.framed_listen, context, has_others=has_rocketmq)
@@ -580,8 +561,8 @@ class Node(NodeParts):
         )
         life.push_async_callback(self.remoting.stop)
         self.pages.add_metrics(Source(metrics.REMOTING, lambda: self.remoting))
-        self._on_secrets.append(self.nameserver.renew_secrets)
-        self._on_tls.append(self._renew_connections)
+        self.files.on_secrets.append(self._renew_secrets)
+        self.files.on_tls.append(self._renew_connections)
         directory = NameServerCalls(self.nameserver)
         diagnosis = Diagnosis(self.settings, self._origins, self.http.metrics_page)
         life.callback(diagnosis.stop)
@@ -603,48 +584,14 @@ class Node(NodeParts):
         life.push_async_callback(self._retire)
         self.health.enter(Phase.SERVING)
 
-    # --- Files that are read again ---
-
-    def _watch_files(self) -> None:
-        settings = self.settings
-        tls = tls_files(settings)
-        if tls is not None:
-            paths = [path for path in tls if path is not None]
-            self.renewals.watch("certificates", paths, self._read_tls)
-        if settings.secret_file is not None:
-            self.renewals.watch("secret", [settings.secret_file], self._read_secrets)
-
-    def _read_tls(self) -> Callable[[], None]:
-        settings = self.settings
-        check_files(settings, "tls_certificate_file", "tls_key_file", "tls_ca_file")
-        files = tls_files(settings)
-        assert files is not None, "the files are watched"
-        tls = Tls.of(files, require_client_certificate=settings.tls_client_auth)
-        return partial(self._take_tls, tls)
-
-    def _take_tls(self, tls: Tls) -> None:
-        self.tls_validity, self._grpc_renewed = tls.validity, tls.grpc_server
-        for take in self._on_tls:
-            take(tls)
-
     def _renew_connections(self, tls: Tls) -> None:
         self.nameserver.renew(tls.grpc_client)
         self.rocketmq.forwarder.renew(tls.grpc_client)
         self.remoting.forwarder.context = tls.peer_client
 
-    def _renewed_for_grpc(self) -> ServerCertificateConfiguration | None:
-        """Return what gRPC has not had yet. Called on its threads."""
-        new, self._grpc_renewed = self._grpc_renewed, None
-        return new
-
-    def _read_secrets(self) -> Callable[[], None]:
-        check_files(self.settings, "secret_file")
-        return partial(self._take_secrets, self.settings.secrets())
-
-    def _take_secrets(self, secrets: Sequence[bytes]) -> None:
-        self.guard.node_digests = [digest_of(node_token(one)) for one in secrets]
-        for take in self._on_secrets:
-            take(secrets)
+    def _renew_secrets(self, secrets: Sequence[bytes]) -> None:
+        self.nameserver.renew_secrets(secrets)
+        self.rocketmq.forwarder.node_token = node_token(secrets[0])
 
     # --- The steps of the stop that are more than the end of one part ---
 
@@ -736,7 +683,7 @@ class Node(NodeParts):
             (str(settings.node_id), settings.cluster_id, settings.broker_group, __version__),
             self.health.ready().is_good,
             time.monotonic() - self.began_s,
-            {name: each.ends_unix_s for name, each in self.tls_validity.items()},
+            {name: each.ends_unix_s for name, each in self.files.tls_validity.items()},
             settings.scrub_interval_ms / 1000,
         )
 
@@ -780,7 +727,7 @@ class Node(NodeParts):
             *self.replication.store.stats().warnings(),
             *self.sync_watch.warnings(),
             *self.renewals.warnings(),
-            *map(str, date_warnings(self.tls_validity, time.time())),
+            *map(str, date_warnings(self.files.tls_validity, time.time())),
             *self.lives.warnings(),
             *self.replication.warnings(),
         )

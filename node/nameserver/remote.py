@@ -96,7 +96,7 @@ class RemoteDirectory:
     ) -> None:
         """Ask `servers` about `group`; `prover` signs reports if the cluster has a secret, and
         `token` shows servers with users that a node calls."""
-        self._metadata = bearer(token)
+        self.token = token
         self._servers, self._at = tuple(servers), 0
         assert self._servers, "there is no server to ask"
         self._group = group
@@ -194,7 +194,7 @@ class RemoteDirectory:
         )
         line.call_count += 1
         try:
-            answer = await report(request, timeout=timeout_ms / 1000, metadata=self._metadata)
+            answer = await report(request, timeout=timeout_ms / 1000, metadata=bearer(self.token))
             line.challenge, line.challenged_s = answer.challenge, time.monotonic()
             return self._learn(answer)
         except grpc.aio.AioRpcError as error:

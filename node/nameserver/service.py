@@ -110,10 +110,11 @@ class NameServerService:
             self._remote.renew(credentials)
 
     def renew_secrets(self, secrets: Sequence[bytes]) -> None:
-        """Prove reports with the first of these secrets, and believe all of them."""
+        """Prove reports and calls with the first of these secrets, and believe all of them."""
         self.report_judge.renew(secrets)
         if self._remote is not None and self._remote.prover is not None:
             self._remote.prover.secret = secrets[0]
+            self._remote.token = node_token(secrets[0])
 
     # --- Life ---
 

@@ -76,7 +76,7 @@ class Forwarder:
         """`token_of` returns what proves this node to another one of its group; empty: not known
         yet. `node_token` does so to nodes of other groups, which have the same secret."""
         self._cluster = cluster
-        self._node_token = node_token
+        self.node_token = node_token
         self._token_of = token_of
         self._credentials = credentials
         self._closing = BackgroundTasks("a connection to a node was not closed")
@@ -193,17 +193,17 @@ class Forwarder:
             kept += [(CLIENT_HEADER, call.remote), (TOKEN_HEADER, token.hex())]
         if call.user is not None and not call.headers.get(AUTHORIZATION):
             # Without a proof the other node would take this one's certificate for the client's.
-            if not token and not self._node_token:
+            if not token and not self.node_token:
                 text = f"this node cannot speak for a user at {address}; set secret_file"
                 raise NothingDoneError(CallRefusedError(Code.HA_NOT_AVAILABLE, text))
-            kept += [(USER_HEADER, call.user.name), *(() if token else bearer(self._node_token))]
+            kept += [(USER_HEADER, call.user.name), *(() if token else bearer(self.node_token))]
         return tuple(kept)
 
     def _own_metadata(self, address: str) -> tuple[tuple[str, str], ...]:
         """Return the headers that prove to the node at an address that this is a node: of this
         group by its token, of another one by the secret."""
         token = self._token_of(self._cluster.node_at(address))
-        return ((TOKEN_HEADER, token.hex()),) if token else bearer(self._node_token)
+        return ((TOKEN_HEADER, token.hex()),) if token else bearer(self.node_token)
 
     def questions(
         self, address: str, request: CheckTransactionsRequest

@@ -188,10 +188,8 @@ class Guard:
         mode: Mode,
         unix_ms: Callable[[], int],
         box: SecretBox | None = None,
-        node_token: str = "",
     ) -> None:
-        """`box` opens the secrets of access keys, and `node_token` is what nodes of the cluster
-        show to each other; empty: nothing."""
+        """`box` opens the secrets of access keys."""
         self.mode: Final[Mode] = mode
         self.users = NO_USERS
         """Those of the replicated state, as of the last `look`."""
@@ -208,7 +206,7 @@ class Guard:
         self.refused: Final[Counter[str]] = Counter({"unauthenticated": 0, "forbidden": 0})
         """Calls that were refused, by the last word of the code."""
         self.unix_ms = unix_ms
-        self.node_digests: Sequence[bytes] = (digest_of(node_token),) if node_token else ()
+        self.node_digests: Sequence[bytes] = ()
         """Of the tokens that nodes of the cluster show: two of them while its secret is renewed."""
         self._secrets: dict[tuple[str, bytes], bytes | None] = {}
         """Opened secrets, by access key and sealed form."""

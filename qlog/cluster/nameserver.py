@@ -59,7 +59,8 @@ def nameserver(file: str | None, **flags: Any) -> int:
     log. Settings may also come from the file and the environment, as those of `qlog serve` do;
     without a password only loopback addresses are allowed. Nodes that have no replica tell it
     where they are, and are believed when they have the same secret-file and cluster-id; without
-    a secret, only those that the file names as `peers` of `broker_group`.
+    a secret, only those that the file names as `peers` of `broker_group`. With users = on it
+    takes calls of these nodes and of the user of users_file alone.
 
     \b
     Examples:

@@ -56,7 +56,8 @@ def role() -> None:
 
 def _row(role: "Role") -> Row:
     rules = [str(rule) for rule in role.rules]
-    return {"role": role.name, "is_ready_made": role.is_ready_made, "rules": rules}
+    row = {"role": role.name, "is_ready_made": role.is_ready_made, "rules": rules}
+    return row | {"differs": role.differs}
 
 
 @role.command("list")
@@ -70,18 +71,22 @@ async def list_roles(client: "Client") -> Printout:
     \b
     Keys of -o json:
       role, is_ready_made, rules (texts)
+      differs (broker groups that have other rules under it, or none)
 
     \b
     Examples:
       qlog role list
     """
     roles = await client.admin.roles()
+    columns = ("role", "rule", *(["differs"] if any(one.differs for one in roles) else []))
     table = [
-        {"role": one.name if number == 0 else "", "rule": str(rule)}
+        dict(zip(columns, (one.name, str(rule), ", ".join(one.differs)), strict=False))
+        if rule is one.rules[0]
+        else {"role": "", "rule": str(rule)}
         for one in roles
-        for number, rule in enumerate(one.rules)
+        for rule in one.rules
     ]
-    return Printout([_row(one) for one in roles], table=[TableRows(("role", "rule"), table)])
+    return Printout([_row(one) for one in roles], table=[TableRows(columns, table)])
 
 
 @role.command()
@@ -106,6 +111,7 @@ async def create(
     \b
     Keys of -o json:
       role, is_ready_made, rules (texts)
+      differs (broker groups that have other rules under it, or none)
 
     \b
     Examples:

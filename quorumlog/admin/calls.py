@@ -6,7 +6,8 @@ the whole cluster goes to each group, and the answers are merged.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
@@ -57,9 +58,11 @@ class AdminCalls:
         is_read: bool = True,
         may_be_away: bool = True,
         deadline: Deadline | None = None,
+        requests: Mapping[str, Any] = MappingProxyType({}),
     ) -> tuple[Answers, list[str]]:
         """Call the leaders of all broker groups; return the answers, and the groups without one.
 
+        `requests` has those of groups that get another one, by name.
         A group that does not know the topic or consumer group is left out if another one does.
         Raises the first error that is not retryable; any error if no group answers or `may_be_away`
         is false.
@@ -69,7 +72,7 @@ class AdminCalls:
         questions = (
             self._lead(
                 group,
-                request,
+                requests.get(group.name, request),
                 is_repeatable=is_repeatable,
                 is_read=is_read,
                 deadline=Deadline(away_ms) if group.is_away else deadline,

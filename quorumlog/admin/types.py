@@ -561,7 +561,7 @@ class User:
     """A user. `roles` are NAME or NAME:PREFIX.
 
     `differs` names broker groups whose user is another one, or that have none: repeat the change.
-    `away` names those that did not answer.
+    `away` names those that did not answer. `credentials` has those of any group that answered.
     """
 
     name: str
@@ -589,7 +589,9 @@ class User:
         }
         first = next(iter(made.values()))
         differs = tuple(group for group in answers if made.get(group) != first)
-        return replace(first, differs=differs, away=tuple(away))
+        credentials = {one.id: one for user in made.values() for one in user.credentials}
+        shown = tuple(credentials.values())
+        return replace(first, credentials=shown, differs=differs, away=tuple(away))
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,11 +619,22 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Rules under a name. A `{}` in a resource stands for the PREFIX of NAME:PREFIX."""
+    """Rules under a name. A `{}` in a resource stands for the PREFIX of NAME:PREFIX.
+
+    `differs` names broker groups that have other rules under it, or none: make it again.
+    """
 
     name: str
     rules: tuple[Rule, ...]
     is_ready_made: bool
+    differs: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, answers: "Mapping[str, users_pb2.Role | None]") -> "Role":
+        """Merge the wire forms, one from each broker group that answered; None: it has none."""
+        first = next(pb for pb in answers.values() if pb is not None)
+        differs = tuple(name for name, pb in answers.items() if pb != first)
+        return of_pb(cls, first, differs=differs)
 
 
 @dataclass(frozen=True, slots=True)

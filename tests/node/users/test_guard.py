@@ -65,7 +65,8 @@ SHOP = user(
 
 
 def guarded(*those: User, now_ms: int = 0, secret: bytes = b"") -> Guard:
-    guard = Guard("on", lambda: now_ms, BOX, node_token(secret))
+    guard = Guard("on", lambda: now_ms, BOX)
+    guard.node_digests = [digest_of(node_token(secret))] if secret else []
     guard.look(users(*those))
     return guard
 

@@ -1,0 +1,84 @@
+"""The certificates and secrets of a process, read again while it runs.
+
+Owns which files are watched, what is made of them, and the order in which parts take it. Must not
+know the parts: each hands over what takes new content.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from grpc import ServerCertificateConfiguration, ServerCredentials
+
+from node.config.conflicts import check_files
+from node.config.environment import tls_files
+from node.config.settings import Settings
+from node.peers.security.tls import Tls, Validity, grpc_server_credentials, validity
+from node.runtime.renewal import Renewals
+from node.users.credentials import digest_of, node_token
+from node.users.guard import Guard
+
+
+class RenewedFiles:
+    """One per process. Make it before a file is used for the first time."""
+
+    def __init__(self, settings: Settings, renewals: Renewals, guard: Guard) -> None:
+        """`guard` knows nodes by the secrets."""
+        self._settings = settings
+        self.on_tls: Final[list[Callable[[Tls], None]]] = []
+        self.on_secrets: Final[list[Callable[[Sequence[bytes]], None]]] = []
+        """The parts that take new ones."""
+        self.tls_validity: dict[str, Validity] = {}
+        self._grpc_renewed: ServerCertificateConfiguration | None = None
+        """What gRPC shows from the next handshake on; None: what it has."""
+        self._guard = guard
+        self._know_nodes(settings.secrets())
+        tls = tls_files(settings)
+        if tls is not None:
+            paths = [path for path in tls if path is not None]
+            renewals.watch("certificates", paths, self._read_tls)
+        if settings.secret_file is not None:
+            renewals.watch("secret", [settings.secret_file], self._read_secrets)
+
+    def grpc_credentials(self) -> ServerCredentials | None:
+        """Return those of the client port, renewed with the files; None: no TLS. Raises
+        TlsFileError."""
+        tls = tls_files(self._settings)
+        if tls is None:
+            return None
+        self.tls_validity = validity(tls)
+        return grpc_server_credentials(
+            tls,
+            require_client_certificate=self._settings.tls_client_auth,
+            renewed=self._renewed_for_grpc,
+        )
+
+    def _renewed_for_grpc(self) -> ServerCertificateConfiguration | None:
+        """Return what gRPC has not had yet. Called on its threads."""
+        new, self._grpc_renewed = self._grpc_renewed, None
+        return new
+
+    def _read_tls(self) -> Callable[[], None]:
+        settings = self._settings
+        check_files(settings, "tls_certificate_file", "tls_key_file", "tls_ca_file")
+        files = tls_files(settings)
+        assert files is not None, "the files are watched"
+        tls = Tls.of(files, require_client_certificate=settings.tls_client_auth)
+        return partial(self._take_tls, tls)
+
+    def _take_tls(self, tls: Tls) -> None:
+        self.tls_validity, self._grpc_renewed = tls.validity, tls.grpc_server
+        for take in self.on_tls:
+            take(tls)
+
+    def _read_secrets(self) -> Callable[[], None]:
+        check_files(self._settings, "secret_file")
+        return partial(self._take_secrets, self._settings.secrets())
+
+    def _take_secrets(self, secrets: Sequence[bytes]) -> None:
+        self._know_nodes(secrets)
+        for take in self.on_secrets:
+            take(secrets)
+
+    def _know_nodes(self, secrets: Sequence[bytes]) -> None:
+        self._guard.node_digests = [digest_of(node_token(one)) for one in secrets]
