@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from qlog.connection import until
 from qlog.console.cluster import Cluster
 from qlog.console.links import link
 from qlog.console.login import LoginNeededError, Logins
@@ -58,6 +59,8 @@ class Change(NamedTuple):
     """One change, which a form asks for; only consoles that are `full` carry it out."""
 
     path: str
+    page: str
+    """Path of the page that has the form."""
     do: Callable[[Cluster, Request, dict[str, str]], Awaitable[tuple[str, str]]]
     """Returns the address of the page to show next, and what was done."""
 
@@ -86,6 +89,7 @@ class Console:
         self._templates.filters |= FILTERS
         self._templates.globals |= {"link": link, "json": json.dumps}
         self._templates.globals["parts"] = self._templates.get_template("parts.html").module
+        by_path = {page.path: page for page in pages}
         self.routes = [
             *(Route(page.path, self._page(page), methods=["GET"]) for page in pages),
             *(
@@ -93,7 +97,10 @@ class Console:
                 for page in pages
                 if "live" in self._templates.get_template(page.template).blocks
             ),
-            *(Route(change.path, self._change(change), methods=["POST"]) for change in changes),
+            *(
+                Route(change.path, self._change(change, by_path[change.page]), methods=["POST"])
+                for change in changes
+            ),
             Route("/login", self._show_login, methods=["GET"]),
             Route("/login", self._log_in, methods=["POST"]),
             Route("/logout", self._log_out, methods=["POST"]),
@@ -125,9 +132,8 @@ class Console:
                     context = await page.show(cluster, request)
             except (QuorumlogError, RefusedError) as error:
                 refusal = self._error(request, error)
-                if refusal.status_code != 400 or not request.query_params:
-                    return refusal
-                return await self._form_again(page, request, error) or refusal
+                is_form = refusal.status_code == 400 and request.query_params
+                return (is_form and await self._form_again(page, request, error)) or refusal
             if isinstance(context.get("response"), Response):
                 return context["response"]  # type: ignore[no-any-return]  # A file.
             return HTMLResponse(self._render(page.template, request, context))
@@ -135,8 +141,10 @@ class Console:
         return serve
 
     async def _form_again(self, page: Page, request: Request, error: Exception) -> Response | None:
-        """Return a page with the fields as they were filled in, and what is wrong with them."""
-        bare = Request({**request.scope, "query_string": b""})
+        """Return a page with the fields as they were filled in, and what is wrong with them; None
+        if the cluster does not give the page."""
+        path = page.path.format(**request.path_params)
+        bare = Request({**request.scope, "path": path, "query_string": b""})
         try:
             async with self._logins.caller(request) as cluster:
                 context = await page.show(cluster, bare)
@@ -144,15 +152,13 @@ class Console:
             return None
         if "response" in context:
             return None
-        said = None if isinstance(error, RefusedError) else explain(error)
-        wrong = str(error) if said is None else f"{said.what}: {said.why}. What to do: {said.do}"
-        return HTMLResponse(self._render(page.template, request, context | {"wrong": wrong}), 400)
+        return self._error(request, error, page.template, **context | {"path": path})
 
     def _render(self, template: str, request: Request, context: Context) -> str:
         return self._templates.get_template(template).render(self._all(request, context))
 
     def _all(self, request: Request, context: Context) -> Context:
-        path = request.url.path.removeprefix("/stream")
+        path = request.scope["path"].removeprefix("/stream")
         return {
             "path": path,
             "query": dict(request.query_params),
@@ -160,25 +166,32 @@ class Console:
             "token": self._tokens.value,
             "cluster_id": self._cluster.client.cluster_id,
             "has_login": self._logins.has(request),
-            "wrong": "",
+            "what": "",
+            "typed": getattr(request.state, "typed", {}),
             "done": self._tokens.opened(request.query_params.get("done", "")),
             **context,
         }
 
-    def _error(self, request: Request, error: Exception) -> Response:
+    def _error(
+        self, request: Request, error: Exception, template: str = "error.html", **context: Any
+    ) -> Response:
+        """Return a page with what went wrong."""
         if isinstance(error, LoginNeededError) and request.method == "GET":
             return RedirectResponse(f"/login?{urlencode({'to': _path(request)})}", 303)
+        why = do = ""
         if isinstance(error, RefusedError):
-            context = {"what": str(error), "why": "", "do": ""}
-            return HTMLResponse(self._render("error.html", request, context), error.status)
-        said = explain(error)
-        context = {"what": said.what, "why": said.why, "do": said.do}
-        if said.code.endswith(("out_of_range", "no_beginning")):
-            return self._error(request, RefusedError(404, f"{said.what}: {said.why}."))
-        is_wrong = isinstance(error, InvalidRequestError) or said.code == "node.bad_request"
-        status = 400 if is_wrong else _STATUS.get(said.exit_code, 503)
-        status = 403 if isinstance(error, PermissionDeniedError) else status
-        return HTMLResponse(self._render("error.html", request, context), status)
+            status, what = error.status, str(error)
+        else:
+            said = explain(error)
+            status, what, why, do = _STATUS.get(said.exit_code, 503), said.what, said.why, said.do
+            if isinstance(error, InvalidRequestError) or said.code == "node.bad_request":
+                status = 400
+            elif isinstance(error, PermissionDeniedError):
+                status = 403
+            elif said.code.endswith(("out_of_range", "no_beginning")):
+                status = 404
+        context |= {"what": what, "why": why, "do": do, "status": status}
+        return HTMLResponse(self._render(template, request, context), status)
 
     async def _not_found(self, request: Request, _: Exception) -> Response:
         return self._error(request, RefusedError(404, "There is no such page."))
@@ -219,37 +232,38 @@ class Console:
         self._stream_count += 1
         last = ""
         try:
-            while not self.is_stopping.is_set():
+            while event:
                 is_same = event == last and event.startswith(_LIVE)
                 yield "event: same\ndata:\n\n" if is_same else event
                 last = event
-                try:
-                    async with asyncio.timeout(_INTERVAL_S):
-                        await self.is_stopping.wait()
-                except TimeoutError:
-                    pass
-                try:
-                    event = await self._live(page, request)
-                except (QuorumlogError, RefusedError) as error:
-                    event = _trouble(error)
+                event = await until(self.is_stopping, self._next(page, request)) or ""
         finally:
             self._stream_count -= 1
 
+    async def _next(self, page: Page, request: Request) -> str:
+        """Return the event that follows after a pause."""
+        await asyncio.sleep(_INTERVAL_S)
+        try:
+            return await self._live(page, request)
+        except (QuorumlogError, RefusedError) as error:
+            return _trouble(error)
+
     # --- Changes ---
 
-    def _change(self, change: Change) -> Callable[[Request], Awaitable[Response]]:
+    def _change(self, change: Change, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
             try:
                 if not self._cluster.is_full:
                     text = "This console only reads; qlog console --mode full may change things."
                     raise RefusedError(403, text)
                 self._tokens.check_origin(request)
-                form = await self._form(request)
+                request.state.typed = form = await self._form(request)
                 self._tokens.check(form.pop("token", ""))
                 async with self._logins.caller(request) as cluster:
                     where, done = await change.do(cluster, request, form)
             except (QuorumlogError, RefusedError) as error:
-                return self._error(request, error)
+                again = await self._form_again(page, request, error)
+                return again or self._error(request, error)
             query = urlencode({"done": self._tokens.sealed(done)})
             return RedirectResponse(f"{where}{'&' if '?' in where else '?'}{query}", 303)
 

@@ -5,6 +5,7 @@ often than one. Must not know any page.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeVar
@@ -12,11 +13,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 import quorumlog
 from qlog.cluster.judgement import Look, Looks
 from quorumlog.admin.types import ClusterStatus, NodeDown, NodeEvent, NodeHistory
-from quorumlog.errors import DeadlineError, QuorumlogError, UnavailableError
+from quorumlog.errors import DeadlineError, PermissionDeniedError, QuorumlogError, UnavailableError
 
 SHARED_S: Final = 1.0
 """An answer serves all that ask within this time."""
 _SHARED_COUNT_MAX: Final = 256
+_FLOWS_S: Final = 10.0
+"""The same of counts by topic, which cost a node the most. Those six times as old give no rate."""
+_FLOW: Final = re.compile(r'\nquorumlog_topic_(in|out)_messages_total\{topic="([^"]*)"\} (\S+)')
 _T = TypeVar("_T")
 
 
@@ -33,6 +37,15 @@ class _Shared(NamedTuple):
         return now_s - self.at_s > (SHARED_S if is_wrong else self.for_s)
 
 
+class Flow(NamedTuple):
+    """The messages that go into a topic, or out of it."""
+
+    total: float = 0
+    """Since the processes of the nodes began."""
+    per_s: float | None = None
+    """None: it is not known yet."""
+
+
 class Cluster:
     """What pages ask. One per console, for one event loop."""
 
@@ -42,6 +55,8 @@ class Cluster:
         self.is_full: Final = is_full
         self._shared: dict[Hashable, _Shared] = {}
         self._looks: Final = Looks(client)
+        self._counts: dict[int, tuple[float, dict[tuple[str, str], float]]] = {}
+        """Of each node: when they were read, in s, and messages by `in` or `out` and topic."""
 
     async def shared(
         self, key: Hashable, ask: Callable[[], Awaitable[_T]], for_s: float = SHARED_S
@@ -88,6 +103,30 @@ class Cluster:
         every = [event for said in self._looks.events.values() for event in said.events]
         every.sort(key=lambda event: (event.unix_ms, event.node_id, event.number), reverse=True)
         return every
+
+    async def flows(self, for_s: float = _FLOWS_S) -> dict[tuple[str, str], Flow]:
+        """Return the flows `in` and `out` of each topic that has series of its own."""
+        return await self.shared("flows", self._flows, for_s)
+
+    async def _flows(self) -> dict[tuple[str, str], Flow]:
+        try:
+            ids = await self.node_ids()
+            asked = (self.try_node(self.client.admin.metrics(node_id)) for node_id in ids)
+            pages = await asyncio.gather(*asked)
+        except PermissionDeniedError:
+            return {}
+        now, before, self._counts = time.monotonic(), self._counts, {}
+        flows: dict[tuple[str, str], Flow] = {}
+        for node_id, page in zip(ids, pages, strict=True):
+            counts = {(way, topic): float(n) for way, topic, n in _FLOW.findall(page or "")}
+            self._counts[node_id] = now, counts
+            at_s, old = before.get(node_id, (now, {}))
+            for key, count in counts.items():
+                total, per_s = flows.get(key, Flow())
+                if 0 < now - at_s < 6 * _FLOWS_S and key in old and old[key] <= count:
+                    per_s = (per_s or 0.0) + (count - old[key]) / (now - at_s)
+                flows[key] = Flow(total + count, per_s)
+        return flows
 
     @staticmethod
     async def try_node(call: Awaitable[_T]) -> _T | None:

@@ -163,11 +163,11 @@ async def _console(
             "it is of the server distribution",
             "pip install quorumlog-server",
         ) from error
-    with stop_on_signals() as stop:
-        # Without the token: all that reach the port would have the rights of its user.
-        async with connected(server, shows_token=False) as client:
-            with suppress(PermissionDeniedError):  # Its pages ask for a login.
-                await client.admin.cluster_status()
+    # Without the token: all that reach the port would have the rights of its user.
+    async with connected(server, shows_token=False) as client:
+        with suppress(PermissionDeniedError):  # Its pages ask for a login.
+            await client.admin.cluster_status()
+        with stop_on_signals() as stop:
             bound = listening(host, port) if of_node is None else socket.socket(fileno=of_node.fd)
             servers, of_nodes = addresses(server), credentials(server)
 

@@ -41,11 +41,12 @@ PAGES: Final = (
     Page("/nodes/{node_id}", "node.html", nodes.show_one),
 )
 CHANGES: Final = (
-    Change("/topics/{topic}/send", messages.send),
-    Change("/groups/{group}/reset", groups.reset),
-    Change("/groups/{group}/resend", groups.resend),
+    Change("/topics/{topic}/send", "/topics/{topic}/send", messages.send),
+    Change("/groups/{group}/reset", "/groups/{group}/reset", groups.reset),
+    Change("/groups/{group}/resend", "/groups/{group}", groups.resend),
 )
-_STOP_S: Final = 2
+_STOP_S: Final = 1
+"""Time for pages that are on their way, at the end."""
 _BACKLOG: Final = 64
 """Connections that are accepted at once, so that many are above the limit at most."""
 

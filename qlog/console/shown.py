@@ -9,6 +9,8 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
+from markupsafe import Markup
+
 from quorumlog.foreign_text import TEXT_LENGTH_MAX, shown, shown_lines
 
 BODY_SIZE_BYTES_MAX: Final = 64 << 10
@@ -44,14 +46,17 @@ def share(ratio: float | None) -> str:
 
 
 def moment(unix_ms: int | None) -> str:
-    """Return a time, UTC; a dash for none."""
+    """Return a time, UTC; a dash for none. Of its parts a narrow page shows the time of day."""
     if not unix_ms or unix_ms < 0:
         return "\N{EN DASH}"
     try:
         text = datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(" ", "milliseconds")
     except (OSError, OverflowError, ValueError):
         return f"{unix_ms} ms"
-    return text.replace("+00:00", " UTC")
+    day, time, rest = text[:11], text[11:19], text[19:].replace("+00:00", " UTC")
+    more = '<span class="more">{}</span>'
+    form = Markup(f'<span title="{{}}">{more}{{}}{more}</span>')
+    return form.format(f"{day}{time}{rest}", day, time, rest)
 
 
 def duration(ms: float | None) -> str:

@@ -35,9 +35,9 @@ async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
     histories = await cluster.histories()
     lags = [one.lags[group] for one in histories.values() if group in one.lags]
     letters, settings, popped = await asyncio.gather(
-        _or_empty(admin.dead_letters(group, max_count=_LETTER_COUNT)),
-        _or_none(admin.group_settings(group)),
-        _or_empty(admin.describe_pop(group)),
+        _or(admin.dead_letters(group, max_count=_LETTER_COUNT), []),
+        _or(admin.group_settings(group), None),
+        _or(admin.describe_pop(group), []),
     )
     return {
         "group": described,
@@ -49,18 +49,11 @@ async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
     }
 
 
-async def _or_empty(call: Any) -> list[Any]:
-    try:
-        return list(await call)
-    except NotFoundError:
-        return []
-
-
-async def _or_none(call: Any) -> Any:
+async def _or(call: Any, default: Any) -> Any:
     try:
         return await call
     except NotFoundError:
-        return None
+        return default
 
 
 async def show_reset(cluster: Cluster, request: Request) -> dict[str, Any]:

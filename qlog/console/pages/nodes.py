@@ -8,7 +8,7 @@ from qlog.cluster.node_rows import status_rows
 from qlog.console.charts import of_nodes
 from qlog.console.cluster import Cluster
 from quorumlog.admin.types import NodeDown
-from quorumlog.errors import NotFoundError
+from quorumlog.errors import NotFoundError, ServerError
 
 _EVENT_COUNT = 20
 
@@ -46,8 +46,6 @@ async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
 
 
 async def _ha(cluster: Cluster, node_id: int) -> Any:
-    from quorumlog.errors import ServerError
-
     try:
         return await cluster.try_node(cluster.client.admin.ha_status(node_id))
     except ServerError as error:

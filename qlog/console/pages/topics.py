@@ -23,6 +23,7 @@ async def show_all(cluster: Cluster, request: Request) -> dict[str, Any]:
     is_full = len(page.topics) == _PAGE_COUNT
     return {
         "page": page,
+        "flows": await cluster.flows(),
         "find": wanted,
         "after": after,
         "next": page.topics[-1].topic if is_full else None,

@@ -98,7 +98,7 @@ function morphChildren(from, to) {
 }
 
 function follow() {
-  const source = new EventSource("/stream" + location.pathname + location.search);
+  const source = new EventSource("/stream" + document.body.dataset.path + location.search);
   const say = (text, isBad) => {
     if (state.textContent !== text) state.textContent = text;
     state.classList.toggle("lost", isBad);

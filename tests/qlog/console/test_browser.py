@@ -1,6 +1,7 @@
 """The console in a real browser: a killed leader, keys, dark mode, 400 px, axe-core."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -188,6 +189,11 @@ def test_each_page_is_safe_small_dark_and_accessible(cluster: LocalCluster, driv
                 assert driver.find_elements(By.TAG_NAME, "h1"), path
                 view(driver, width=400, is_dark=is_dark)
                 widths = "return [document.documentElement.scrollWidth, innerWidth]"
+                for box in driver.find_elements(
+                    By.CSS_SELECTOR, ".time > [title], .time a > [title]"
+                ):
+                    assert re.fullmatch(r"\d\d:\d\d:\d\d", box.text), (path, box.text)
+                    assert box.get_attribute("title").endswith(" UTC")
                 wide, room = driver.execute_script(widths)
                 assert wide <= room, (path, wide)
             color = "return getComputedStyle(document.body).backgroundColor"

@@ -80,7 +80,10 @@ def test_without_a_login_it_shows_nothing_of_the_cluster(
     assert "evil" not in page
     found = re.search(r'name="token" value="([^"]+)"', page)
     assert found is not None
-    browser.post("/topics/shop-a/send", 401, {"token": found[1], "body": "x"})
+    form = {"token": found[1], "body": "a long <text>"}
+    page = browser.post("/topics/shop-a/send", 401, form)
+    assert "a long &lt;text&gt;</textarea>" in page
+    assert 'href="/login"' in page
     log_in(browser, "qlt_wrong", 401)
     log_in(browser, ADMIN_TOKEN, 403, origin="http://evil.example")
     assert "set-cookie" not in browser.headers

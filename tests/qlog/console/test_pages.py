@@ -3,21 +3,26 @@
 import http.client
 import json
 import re
+import signal
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
 
+import quorumlog
 from deploy.local import LocalCluster
 from qlog.console.charts import of_lag
+from qlog.console.cluster import Cluster
 from quorumlog import sync
 from quorumlog.admin.types import LagSample
 from tests.cluster.test_damage import SMALL, fill, flip
-from tests.patience import wait_for
-from tests.qlog.running import Qlog
+from tests.patience import PATIENCE_S, wait_for
+from tests.qlog.running import Qlog, started
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e\x07&lt;b&gt;"
 TOPIC = "seen"
@@ -126,6 +131,51 @@ def test_every_page_shows_hostile_texts_and_runs_none(qlog: Qlog, message_id: st
         ):  # fmt: skip
             browser.get(path, code)
         assert "not called by that name" in browser.get("/", 421, host="evil.example")
+
+
+async def test_topics_show_counts_and_then_rates(qlog: Qlog) -> None:
+    async with quorumlog.connect(qlog.nodes.bootstrap) as client, client.producer() as producer:
+        await client.admin.create_topic("flowing")
+        await producer.send("flowing", "x")
+        cluster, key = Cluster(client, is_full=False), ("in", "flowing")
+        assert (await cluster.flows(for_s=-1))[key] == (1, None)
+        began_s = time.monotonic()
+        await producer.send_batch("flowing", ["x"] * 5)
+        total, per_s = (await cluster.flows(for_s=-1))[key]
+        assert total == 6
+        assert per_s is not None
+        assert 0 < per_s <= 5 / (time.monotonic() - began_s) * 1.01
+        assert ("out", "flowing") in await cluster.flows()
+        await producer.send("flowing", "x", delay=3_600)
+    with console(qlog) as browser:
+        page = browser.get("/topics?find=flow")
+        assert re.search("the rate follows in some seconds.[^>]*>6</td>", page)
+        assert "1, next due" in browser.get("/")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_open_streams_and_before_it_is_connected(
+    qlog: Qlog, number: signal.Signals, message_id: str
+) -> None:
+    process = qlog.start("console", "--port", 0)
+    with opened(process) as browser, ExitStack() as held:
+        lines = []
+        for path in ("/stream/", "/stream/events", f"/stream/topics/{TOPIC}/tail"):
+            connection = http.client.HTTPConnection(browser.address, timeout=PATIENCE_S)
+            held.enter_context(closing(connection)).request("GET", path)
+            lines.append(iter(connection.getresponse().readline, b""))
+            assert next(lines[-1]) == b"event: live\n"
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == 0
+        for rest in lines:
+            assert list(rest)[-1] == b"\n", "it ends behind an event"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        process = started("console", server=f"127.0.0.1:{silent.getsockname()[1]}")
+        with silent.accept()[0]:
+            process.send_signal(number)
+            assert process.communicate(timeout=PATIENCE_S)[1].endswith(b"interrupted\n")
+        assert process.returncode == 130
+    assert message_id
 
 
 def test_a_console_that_reads_changes_nothing(qlog: Qlog, message_id: str) -> None:

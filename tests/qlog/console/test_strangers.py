@@ -31,6 +31,7 @@ def ids(qlog: Qlog) -> dict[str, str]:
     with sync.connect(qlog.nodes.bootstrap) as client:
         client.admin.create_topic(TOPIC, queue_count=2)
         client.admin.create_topic("wide", queue_count=100)
+        client.admin.create_topic("closed", permission=4)
         producer = client.producer()
         for n in range(100):
             producer.send("wide", f"queue{n}.", queue_id=n)
@@ -149,6 +150,26 @@ def test_a_wrong_input_keeps_the_form_and_times_are_those_of_commands(
     browser.get(f"/topics/{TOPIC}/at?queue=0&offset=2", 303)
     assert browser.headers["location"] == f"/messages/{ids['line']}"
     browser.get(f"/topics/{TOPIC}/at?queue=0&offset=9", 404)
+
+
+def test_a_change_that_is_refused_keeps_what_was_typed(
+    browser: Browser, ids: dict[str, str]
+) -> None:
+    send = {"token": token(browser), "key": "two <words>", "tag": "a", "body": "\n one\n&lt;"}
+    for topic, token_sent in (("closed", send["token"]), ("wide", "of an earlier run")):
+        page = browser.post(f"/topics/{topic}/send", 403, send | {"token": token_sent})
+        for kept in ('value="two &lt;words&gt;"', 'value="a"', ">\n\n one\n&amp;lt;</textarea>"):
+            assert kept in page
+        assert 'role="alert"' in page
+        assert token(browser) in page
+    form = {"token": send["token"], "topic": TOPIC, "position": "ende"}
+    page = browser.post("/groups/movers/reset", 400, form)
+    assert 'value="ende"' in page
+    assert f"<option selected>{TOPIC}" in page
+    page = browser.post("/groups/movers/resend", 400, {"token": send["token"], "offset": "x"})
+    assert "offset is a whole number" in page
+    assert ">Queues<" in page
+    assert 'data-path="/groups/movers"' in page
 
 
 def test_a_dry_run_says_what_a_reset_does(browser: Browser, ids: dict[str, str]) -> None:
