@@ -509,9 +509,10 @@ class Node(NodeParts):
             self.broker.add_leader_work(work := FirstUser(context, own_appends, first))
             self.health.add_listener(work.on_ready)
         path, status = settings.directory / RESET_FILE, self.replication.status
+        replicas = settings.peers or (settings.node_id,)
         reset = AdminReset(
             *(context, own_appends, path, self.lives.reset),
-            voters=lambda: status().voters,
+            voters=lambda: replicas if settings.is_ha else status().voters,
             shown_by=self._reset_at,
         )
         self.broker.add_leader_work(reset)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from node.config.users import RESET_FILE, read_first_user, reset_id_of
 from node.errors.common import NodeError
+from node.replication.ha.storage.replica_file import read_replica_file
 from node.replication.raft.storage.configurations import decode_configuration
 from node.replication.raft.storage.hard_state import NodeFile, NodeRecord
 from quorumlog.user_files import UserFileError, read_user_file
@@ -46,7 +47,7 @@ class AdminReset(NamedTuple):
     reset_id: str
     """16 bytes as hexadecimal digits: the same on all machines for the same file."""
     voters: tuple[NodeId, ...]
-    """Of the newest configuration in the directories."""
+    """Of the newest configuration in the directories; all replicas of a master-slave group."""
     node_ids: tuple[NodeId, ...]
     """The voters whose directories were named."""
 
@@ -67,24 +68,28 @@ def reset_admin(directories: Sequence[Path], users_file: Path) -> AdminReset:
         user, content = read_first_user(users_file), read_user_file(users_file)
     except UserFileError as error:
         raise ResetRefusedError(str(users_file), error.what, error.do) from error
-    fs, records = FileSystem(), dict[NodeId, NodeRecord]()
+    fs, clusters = FileSystem(), dict[NodeId, str]()
     newest = ConfigurationAt(NO_INDEX - 1, Configuration(()))
     with ExitStack() as locks:
         for directory in directories:
-            _check_kind(directory)
+            is_ha = _is_ha(directory)
             lock = DirectoryLock(fs, str(directory))
             lock.acquire()
             locks.callback(lock.release)
-            record = NodeFile(fs, str(directory)).load_any()
-            if record.node_id in records:
+            if is_ha:  # Its replicas are the same for the life of a group.
+                cluster_id, node_id, replicas = read_replica_file(fs, str(directory))
+                known = [ConfigurationAt(NO_INDEX, Configuration(replicas))]
+            else:
+                record = NodeFile(fs, str(directory)).load_any()
+                cluster_id, node_id = record.cluster_id, record.node_id
+                known = [*_configurations(directory, record)]
+            if node_id in clusters:
                 do = "name one directory of each node, of one broker group"
-                raise ResetRefusedError(
-                    str(directory), f"a second one of node {record.node_id}", do
-                )
-            records[record.node_id] = record
-            newest = max(newest, *_configurations(directory, record), key=lambda at: at.index)
-        cluster_ids, voters = {one.cluster_id for one in records.values()}, newest.configuration[0]
-        strange = sorted(records.keys() - set(voters))
+                raise ResetRefusedError(str(directory), f"a second one of node {node_id}", do)
+            clusters[node_id] = cluster_id
+            newest = max(newest, *known, key=lambda at: at.index)
+        cluster_ids, voters = {*clusters.values()}, newest.configuration[0]
+        strange = sorted(clusters.keys() - set(voters))
         if len(cluster_ids) > 1 or strange:
             why = f"they are of {' and '.join(sorted(cluster_ids))}"
             if len(cluster_ids) == 1:
@@ -93,21 +98,22 @@ def reset_admin(directories: Sequence[Path], users_file: Path) -> AdminReset:
             raise ResetRefusedError("the directories do not belong together", why, do)
         for directory in directories:
             _write(fs, directory, content)
-    node_ids = tuple(sorted(records))
+    node_ids = tuple(sorted(clusters))
     reset_id = reset_id_of(user.SerializeToString(deterministic=True)).hex()
     return AdminReset(cluster_ids.pop(), user.name, reset_id, voters, node_ids)
 
 
-def _check_kind(directory: Path) -> None:
+def _is_ha(directory: Path) -> bool:
+    """Whether it is of a master-slave group. Raises ResetRefusedError if it is of no node."""
+
     def has(name: str) -> bool:
         return any((directory / f"{name}.{n}").exists() for n in (0, 1))
 
-    if has(SHIPPED_META_NAME):
-        why = "it is of a master-slave group, which has no majority of voters that could prove it"
-        raise ResetRefusedError(str(directory), why, "use it with a group of the mode raft")
-    if not has(REPLICA_META_NAME):
+    is_ha = has(SHIPPED_META_NAME)
+    if not is_ha and not has(REPLICA_META_NAME):
         do = "name what the setting 'directory' of a node names"
         raise ResetRefusedError(str(directory), "it is no directory of a cluster's node", do)
+    return is_ha
 
 
 def _configurations(directory: Path, record: NodeRecord) -> Iterator[ConfigurationAt]:

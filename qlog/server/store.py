@@ -431,10 +431,11 @@ def restore(backup: str, file: str | None, output: Format) -> int:
 def reset_admin(directories: tuple[str, ...], users_file: str, output: Format) -> int:
     """Give a cluster an admin again, when no token of one is left.
 
-    DIR are the directories of stopped nodes in raft mode; a majority of the voters has to have the
-    file. For nodes on other machines, copy FILE there and run the command there, too. At the next
-    start the leader makes the user of FILE an admin with that token alone, in place of one with
-    that name. A file serves once. docs/operations.md has the steps.
+    DIR are the directories of stopped nodes; a majority of the voters, or of the replicas of a
+    master-slave group, has to have the file. For nodes on other machines, copy FILE there and run
+    the command there, too. At the next start the leader makes the user of FILE an admin with that
+    token alone, in place of one with that name. A file serves once. docs/operations.md has the
+    steps.
 
     \b
     Examples:

@@ -8,11 +8,14 @@ from click.testing import CliRunner
 
 from node.config.users import RESET_FILE
 from node.offline.owner_files import NODE_FILES
+from node.replication.ha.core.types import HaSettings
+from node.replication.ha.storage.replica_file import open_replica_file
 from node.replication.raft.storage.log import LedgerLog
 from qlog import main
 from quorumlog.user_tokens import first_user_text
 from raft.messages import Configuration
 from raft.ready import EntryKind
+from store.files.file_system import FileSystem
 from store.fsck.check import verify
 from tests.store.records import small_config
 
@@ -60,20 +63,26 @@ def test_the_newest_configuration_says_what_is_a_majority(file: Path, roots: lis
     assert list(verify(str(roots[2]), owner=NODE_FILES)) == []
 
 
+def test_replicas_of_a_master_slave_group_are_its_voters(tmp_path: Path, file: Path) -> None:
+    fs, group = FileSystem(), HaSettings("g0", (1, 2, 3))
+    open_replica_file(fs, str(tmp_path), cluster_id="c", node_id=3, group=group, must_exist=False)
+    code, said = reset(file, tmp_path, output="json")
+    assert code == 0, said
+    made = json.loads(said)
+    assert (made["voters"], made["node_ids"], made["is_majority"]) == ([1, 2, 3], [3], False)
+
+
 def test_others_and_a_running_node_are_refused_and_nothing_changes(
     tmp_path: Path, file: Path, roots: list[Path]
 ) -> None:
     other, empty = tmp_path / "other", tmp_path / "empty"
     empty.mkdir()
-    (tmp_path / "ha").mkdir()
-    (tmp_path / "ha" / "haReplica.0").touch()
     with node_at(other, 1, "another") as log:
         log.found((1, 2))
     refusals = [
         (roots[3], "[4] are not among the voters"),
         (other, "a second one of node 1"),
         (empty, "no directory of a cluster's node"),
-        (tmp_path / "ha", "master-slave"),
     ]
     for root, why in refusals:
         code, said = reset(file, roots[2] if root == roots[3] else roots[0], root)

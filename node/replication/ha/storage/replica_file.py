@@ -57,3 +57,15 @@ def open_replica_file(
     for name in ("replicas", "copies"):
         if own[name] != payload[name]:
             raise GroupChangedError(name, str(own[name]), str(payload[name]))
+
+
+def read_replica_file(fs: FileSystem, directory: str) -> tuple[str, int, tuple[int, ...]]:
+    """Return the cluster, the node and all replicas of its group, from the file of a stopped node.
+
+    Raises LayoutError or CorruptionError as `MetaFile`."""
+    payload = MetaFile(fs, directory, SHIPPED_META_NAME).load(must_exist=True)
+    match payload:
+        case {"cluster": str(cluster), "node": int(node), "replicas": list(replicas)}:
+            return cluster, node, tuple(one for one in replicas if isinstance(one, int))
+    found = ", ".join(payload or ())
+    raise LayoutError(f"{directory}/{SHIPPED_META_NAME}", "cluster, node and replicas", found)
