@@ -76,6 +76,7 @@ class Console:
         logins: Logins,
     ) -> None:
         self._cluster, self._logins = cluster, logins
+        self._pages = {page.path: page for page in pages}
         self._tokens = Tokens()
         self._stream_count = self.request_count = self._forms_size_bytes = 0
         self.is_stopping = asyncio.Event()
@@ -89,7 +90,6 @@ class Console:
         self._templates.filters |= FILTERS
         self._templates.globals |= {"link": link, "json": json.dumps}
         self._templates.globals["parts"] = self._templates.get_template("parts.html").module
-        by_path = {page.path: page for page in pages}
         self.routes = [
             *(Route(page.path, self._page(page), methods=["GET"]) for page in pages),
             *(
@@ -97,10 +97,7 @@ class Console:
                 for page in pages
                 if "live" in self._templates.get_template(page.template).blocks
             ),
-            *(
-                Route(change.path, self._change(change, by_path[change.page]), methods=["POST"])
-                for change in changes
-            ),
+            *(Route(change.path, self._change(change), methods=["POST"]) for change in changes),
             Route("/login", self._show_login, methods=["GET"]),
             Route("/login", self._log_in, methods=["POST"]),
             Route("/logout", self._log_out, methods=["POST"]),
@@ -141,8 +138,7 @@ class Console:
         return serve
 
     async def _form_again(self, page: Page, request: Request, error: Exception) -> Response | None:
-        """Return a page with the fields as they were filled in, and what is wrong with them; None
-        if the cluster does not give the page."""
+        """Return a page with what is wrong and its form as filled in; None: it cannot be had."""
         path = page.path.format(**request.path_params)
         bare = Request({**request.scope, "path": path, "query_string": b""})
         try:
@@ -184,12 +180,12 @@ class Console:
         else:
             said = explain(error)
             status, what, why, do = _STATUS.get(said.exit_code, 503), said.what, said.why, said.do
-            if isinstance(error, InvalidRequestError) or said.code == "node.bad_request":
-                status = 400
+            if said.code.endswith(("out_of_range", "no_beginning")):
+                status = 404
             elif isinstance(error, PermissionDeniedError):
                 status = 403
-            elif said.code.endswith(("out_of_range", "no_beginning")):
-                status = 404
+            elif isinstance(error, InvalidRequestError) or said.code == "node.bad_request":
+                status = 400
         context |= {"what": what, "why": why, "do": do, "status": status}
         return HTMLResponse(self._render(template, request, context), status)
 
@@ -250,7 +246,7 @@ class Console:
 
     # --- Changes ---
 
-    def _change(self, change: Change, page: Page) -> Callable[[Request], Awaitable[Response]]:
+    def _change(self, change: Change) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
             try:
                 if not self._cluster.is_full:
@@ -262,7 +258,7 @@ class Console:
                 async with self._logins.caller(request) as cluster:
                     where, done = await change.do(cluster, request, form)
             except (QuorumlogError, RefusedError) as error:
-                again = await self._form_again(page, request, error)
+                again = await self._form_again(self._pages[change.page], request, error)
                 return again or self._error(request, error)
             query = urlencode({"done": self._tokens.sealed(done)})
             return RedirectResponse(f"{where}{'&' if '?' in where else '?'}{query}", 303)

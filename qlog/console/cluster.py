@@ -12,16 +12,20 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import quorumlog
 from qlog.cluster.judgement import Look, Looks
+from quorumlog.admin.messages import DelayStatus
 from quorumlog.admin.types import ClusterStatus, NodeDown, NodeEvent, NodeHistory
 from quorumlog.errors import DeadlineError, PermissionDeniedError, QuorumlogError, UnavailableError
 
 SHARED_S: Final = 1.0
 """An answer serves all that ask within this time."""
 _SHARED_COUNT_MAX: Final = 256
+_DELAYS_S: Final = 1.0
 _FLOWS_S: Final = 10.0
 """The same of counts by topic, which cost a node the most. Those six times as old give no rate."""
 _FLOW: Final = re.compile(r'\nquorumlog_topic_(in|out)_messages_total\{topic="([^"]*)"\} (\S+)')
 _T = TypeVar("_T")
+Flow = tuple[float, float | None]
+"""Messages since the processes of the nodes began, and how many a second; None: not known yet."""
 
 
 class _Shared(NamedTuple):
@@ -35,15 +39,6 @@ class _Shared(NamedTuple):
         done = self.answer
         is_wrong = done.done() and (done.cancelled() or done.exception() is not None)
         return now_s - self.at_s > (SHARED_S if is_wrong else self.for_s)
-
-
-class Flow(NamedTuple):
-    """The messages that go into a topic, or out of it."""
-
-    total: float = 0
-    """Since the processes of the nodes began."""
-    per_s: float | None = None
-    """None: it is not known yet."""
 
 
 class Cluster:
@@ -104,6 +99,14 @@ class Cluster:
         every.sort(key=lambda event: (event.unix_ms, event.node_id, event.number), reverse=True)
         return every
 
+    async def delays(self) -> list[DelayStatus] | None:
+        """Return the delayed messages of each broker group; None: one has no leader now."""
+        try:
+            async with asyncio.timeout(_DELAYS_S):
+                return await self.shared("delays", self.client.admin.delay_status)
+        except (TimeoutError, QuorumlogError):
+            return None
+
     async def flows(self, for_s: float = _FLOWS_S) -> dict[tuple[str, str], Flow]:
         """Return the flows `in` and `out` of each topic that has series of its own."""
         return await self.shared("flows", self._flows, for_s)
@@ -122,10 +125,10 @@ class Cluster:
             self._counts[node_id] = now, counts
             at_s, old = before.get(node_id, (now, {}))
             for key, count in counts.items():
-                total, per_s = flows.get(key, Flow())
+                total, per_s = flows.get(key, (0, None))
                 if 0 < now - at_s < 6 * _FLOWS_S and key in old and old[key] <= count:
                     per_s = (per_s or 0.0) + (count - old[key]) / (now - at_s)
-                flows[key] = Flow(total + count, per_s)
+                flows[key] = total + count, per_s
         return flows
 
     @staticmethod
@@ -136,6 +139,6 @@ class Cluster:
         except (UnavailableError, DeadlineError):
             return None
         except QuorumlogError as error:
-            if error.code == "node.unknown_method":  # An older build.
+            if error.code in ("node.unknown_method", "node.wrong_mode"):  # An older build; raft.
                 return None
             raise

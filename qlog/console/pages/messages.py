@@ -140,8 +140,7 @@ async def show_at(cluster: Cluster, request: Request) -> dict[str, Any]:
 
 async def show_send(cluster: Cluster, request: Request) -> dict[str, Any]:
     """Return the form with which one message is sent."""
-    topic = await cluster.client.admin.describe_topic(request.path_params["topic"])
-    return {"topic": topic}
+    return {"topic": await cluster.client.admin.describe_topic(request.path_params["topic"])}
 
 
 async def send(cluster: Cluster, request: Request, form: dict[str, str]) -> tuple[str, str]:

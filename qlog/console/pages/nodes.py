@@ -8,7 +8,7 @@ from qlog.cluster.node_rows import status_rows
 from qlog.console.charts import of_nodes
 from qlog.console.cluster import Cluster
 from quorumlog.admin.types import NodeDown
-from quorumlog.errors import NotFoundError, ServerError
+from quorumlog.errors import NotFoundError
 
 _EVENT_COUNT = 20
 
@@ -31,7 +31,7 @@ async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
     own = {node_id: histories[node_id]} if node_id in histories else {}
     ha = settings = None
     if not isinstance(node, NodeDown):
-        ha = await _ha(cluster, node_id)
+        ha = await cluster.try_node(cluster.client.admin.ha_status(node_id))
         settings = await cluster.try_node(cluster.client.admin.settings(node_id))
     events = [event for event in await cluster.events() if event.node_id == node_id]
     return {
@@ -43,12 +43,3 @@ async def show_one(cluster: Cluster, request: Request) -> dict[str, Any]:
         "charts": of_nodes(own),
         "events": events[:_EVENT_COUNT],
     }
-
-
-async def _ha(cluster: Cluster, node_id: int) -> Any:
-    try:
-        return await cluster.try_node(cluster.client.admin.ha_status(node_id))
-    except ServerError as error:
-        if error.code == "node.wrong_mode":
-            return None
-        raise

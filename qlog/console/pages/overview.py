@@ -17,7 +17,7 @@ async def show(cluster: Cluster, _request: Request) -> dict[str, Any]:
     """Return the nodes, the findings, the rates now, and the charts."""
     status, findings = await cluster.look()
     histories, events = await cluster.histories(), await cluster.events()
-    delays = await cluster.try_node(cluster.client.admin.delay_status()) or []
+    delays = await cluster.delays()
     newest = [history.samples[-1] for history in histories.values() if history.samples]
     return {
         "rows": status_rows(status),
@@ -28,8 +28,8 @@ async def show(cluster: Cluster, _request: Request) -> dict[str, Any]:
             for name in ("in_messages", "in_size_bytes", "out_messages", "out_size_bytes")
         },
         "append_p99_ms": max((one.append_p99_us for one in newest), default=0) / 1000,
-        "held_count": sum(one.held_count for one in delays),
-        "next_due_unix_ms": min(filter(None, (one.next_due_unix_ms for one in delays)), default=0),
+        "held_count": delays and sum(one.held_count for one in delays),
+        "due_unix_ms": [one.next_due_unix_ms for one in delays or () if one.next_due_unix_ms],
         "charts": of_nodes(histories),
         "events": events[:_EVENT_COUNT],
     }

@@ -14,11 +14,10 @@ _QUEUE_COUNT: Final = 200
 async def show_all(cluster: Cluster, request: Request) -> dict[str, Any]:
     """Return a page of the topics whose names contain a text."""
     wanted, after = (request.query_params.get(name, "")[:255] for name in ("find", "after"))
+    admin = cluster.client.admin
     page = await cluster.shared(
         ("topics", wanted, after),
-        lambda: cluster.client.admin.topic_page(
-            containing=wanted, after=after, max_count=_PAGE_COUNT
-        ),
+        lambda: admin.topic_page(containing=wanted, after=after, max_count=_PAGE_COUNT),
     )
     is_full = len(page.topics) == _PAGE_COUNT
     return {

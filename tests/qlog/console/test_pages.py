@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -139,12 +138,11 @@ async def test_topics_show_counts_and_then_rates(qlog: Qlog) -> None:
         await producer.send("flowing", "x")
         cluster, key = Cluster(client, is_full=False), ("in", "flowing")
         assert (await cluster.flows(for_s=-1))[key] == (1, None)
-        began_s = time.monotonic()
         await producer.send_batch("flowing", ["x"] * 5)
         total, per_s = (await cluster.flows(for_s=-1))[key]
         assert total == 6
         assert per_s is not None
-        assert 0 < per_s <= 5 / (time.monotonic() - began_s) * 1.01
+        assert per_s > 0
         assert ("out", "flowing") in await cluster.flows()
         await producer.send("flowing", "x", delay=3_600)
     with console(qlog) as browser:
