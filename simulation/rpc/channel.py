@@ -174,8 +174,9 @@ class Channel:
     ) -> Callable[..., Call]:
         """Return a function that begins a call whose requests are written, as bytes."""
 
-        def begin(*, wait_for_ready: bool) -> Call:
+        def begin(*, wait_for_ready: bool, metadata: None = None) -> Call:
             assert not wait_for_ready, "a call does not wait for a server"
+            assert metadata is None, "no caller of the world is a user"
             return self._begin(method, None, None, response_deserializer)
 
         return begin

@@ -66,9 +66,10 @@ def test_seed_is_one_run_in_every_process() -> None:
 
 def a_case(*kinds: str, replication: str = "raft") -> Case:
     """Three nodes, a light load, and one fault after the other."""
+    transport = "auto" if replication == "raft" else "grpc"
     options = Options(
         seed=5, node_count=3, duration_ms=5_000, client_count=1, rate_per_s=3,
-        body_size_bytes_max=64, transport="auto", flush="sync", replication=replication,
+        body_size_bytes_max=64, transport=transport, flush="sync", replication=replication,
     )  # fmt: skip
     faults = [Fault(1_500 + 100 * n, kind, LEADER, 800, 7) for n, kind in enumerate(kinds)]
     return Case(options, tuple(faults))
