@@ -2,17 +2,14 @@
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_core_python.selenium import Axe  # type: ignore[import-untyped]
-from selenium import webdriver
 from selenium.common.exceptions import NoAlertPresentException
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -20,16 +17,11 @@ from deploy.local import LocalCluster
 from quorumlog import sync
 from tests import missing
 from tests.patience import wait_for
+from tests.qlog.console.chromium import CHROMIUM, DRIVER, started_browser, view
 from tests.qlog.console.test_pages import HOSTILE, console
 from tests.qlog.running import Qlog
 
 pytestmark = pytest.mark.long
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-OPTIONS = (
-    *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run"),
-    *("disable-background-networking", "disable-component-update", "disable-sync"),
-    "disable-dev-shm-usage",
-)
 SHOOT = "window.hit = 1"
 
 
@@ -58,31 +50,10 @@ def fill(server: str) -> None:
 
 @pytest.fixture
 def driver() -> Iterator[Any]:
-    with started_browser() as browser:
-        yield browser
-
-
-@contextmanager
-def started_browser() -> Iterator[Any]:
     if CHROMIUM is None or DRIVER is None:
         missing.program("chromium and chromedriver are not in PATH")
-    options = webdriver.ChromeOptions()
-    for option in OPTIONS:
-        options.add_argument(f"--{option}")
-    options.binary_location = str(CHROMIUM)
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    made = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-    try:
-        yield made
-    finally:
-        made.quit()
-
-
-def view(driver: Any, *, width: int, is_dark: bool, height: int = 900) -> None:
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    with started_browser() as browser:
+        yield browser
 
 
 def requested(driver: Any) -> set[str]:
