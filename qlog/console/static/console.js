@@ -53,7 +53,7 @@ function draw(box) {
     cursor: { points: { size: 6 } },
     // Of one sample uPlot makes a day.
     scales: { x: { range: (_, lo, hi) => [lo, hi - lo > 7200 ? lo + 60 : hi] }, y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.1 : 1] } },
-    axes: [{ ...axis, values: (_, times) => clocks(times) }, { ...axis, size: 60, values: (_, values) => values.map(short) }],
+    axes: [{ ...axis, space: 85, values: (_, times) => clocks(times) }, { ...axis, size: 60, values: (_, values) => values.map(short) }],
     legend: { live: false, show: chart.labels.length > 1 },
     series: [{}, ...chart.labels.map((label, i) => ({ label, stroke: lines[i % lines.length], width: 2 }))],
   }, lined(chart.data), box);
