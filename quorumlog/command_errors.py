@@ -275,11 +275,14 @@ def _paths(group: click.Command, before: str = "") -> Iterator[str]:
 
 
 def _explain_coded(error: Exception) -> Explanation:
-    """Split the text of an error of ours, which is "what, with numbers; what to do" in one line."""
+    """Split the text of an error of ours, which is "what, with numbers; what to do" in one line, or
+    of `_SAY_WHY` "what; why; what to do"."""
     cause = shown(getattr(error, "cause", ""))
     what, found, do = str(error).partition(f": {cause}; ")
     if not (cause and found):
         what, _, do = str(error).rpartition("; ")
+    if getattr(error, "code", "") in _SAY_WHY and "; " in what:
+        what, _, cause = what.rpartition("; ")
     code, outcome = str(getattr(error, "code", "")), getattr(error, "outcome", None)
     outcome = getattr(outcome, "value", outcome)
     is_retryable = getattr(error, "retryable", False)
@@ -349,6 +352,8 @@ _NOT_FOUND: Final = {
 }
 _USAGE: Final = {"client.tls_file", "client.wrong_type", "config.invalid"}
 """Codes of what a call or a command was given, beside `bad_` of the client: no node saw it."""
+_SAY_WHY: Final = {"node.bad_access", "node.forbidden", "node.unauthenticated"}
+"""Codes of a node whose texts have the reason between what and what to do."""
 _REFUSED: Final = {"too_large", "limit_exceeded", "record_format"}
 """Of these words of codes, those of the client and the store are about what a call hands in."""
 _REMEDIES: Final = {

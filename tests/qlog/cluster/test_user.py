@@ -74,7 +74,8 @@ def test_a_user_works_with_the_token_that_was_written(qlog: Operator, tmp_path: 
     qlog("topic", "create", "shop-orders")
     refused = qlog("--token-file", token, "topic", "create", "shop-b", code=5).stderr
     assert "lacks Create on Topic:shop-b" in refused
-    assert "qlog acl explain shop" in refused
+    assert "no rule of its roles (producer-consumer:shop-) allows it" in refused
+    assert "ask an admin for a role that does, as operator or admin" in refused
     before = token.read_text()
     qlog("user", "create", "other", "--token-file", token, code=2)
     assert token.read_text() == before
@@ -133,6 +134,69 @@ def test_explain_names_the_rule_that_decides(qlog: Operator) -> None:
     qlog("role", "delete", "team", "--yes", code=5)  # A user has it.
     qlog("user", "set", "eve", "--no-roles")
     qlog("role", "delete", "team", "--yes")
+
+
+NAME = "a name has 1 to 64 of letters, digits and . _ @ -, the first no sign"
+SPACED = "a name has 1 to 255 characters without spaces"
+ACTIONS = "use Pub, Sub, Create, Update, Delete, Get, List, with commas between several"
+USER, ROLE = ("user", "create", "new"), ("role", "create", "new", "--allow")
+SECOND = ("user", "key", "add", "admin", "K", "--secret-file", "OTHER")
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "why", "do"),
+    [
+        (("user", "create", "a b"), "'a b' is no name of a user", NAME, "use another name"),
+        ((*USER, "--role", "reader:x"), "role 'reader:x' has a prefix",
+         "no rule of role reader has {}, where a prefix would go", "use reader"),
+        ((*USER, "--role", "producer-consumer"), "role 'producer-consumer' lacks a prefix",
+         "a rule of role producer-consumer has {}, where the prefix goes",
+         "use producer-consumer:PREFIX"),
+        ((*USER, "--role", "producer-consumer:a*b"), "'a*b' is no prefix",
+         "a prefix has 1 to 255 characters without spaces and *",
+         "use the beginning of names as PREFIX"),
+        ((*USER, "--certificate", "www.example"), "'www.example' names no certificate",
+         "a name of a certificate begins with where it stands there",
+         "use CN=NAME, DNS:NAME, URI:NAME or EMAIL:NAME"),
+        ((*USER, "--access-key", "A B", "--secret-file", "LONG"),
+         "'A B' is no access key and no name of a credential", NAME, "use another one"),
+        ((*USER, "--access-key", "A", "--secret-file", "SHORT"), "the secret of 'A' has 5 bytes",
+         "a secret has 8 to 255",
+         "use another one, or let --secret-file name a new file, which gets one"),
+        (SECOND, "user 'admin' has a credential 'K' already", "each has a name of its own",
+         "use another name, or remove that one first"),
+        ((*ROLE, "Topic:*x Pub"), "'Topic:*x' names no resource", SPACED,
+         "use * at the end only, where it stands for all names that begin so"),
+        ((*ROLE, "Cluster:foo Get"), "'Cluster:foo' is no part of a cluster",
+         "the parts of a cluster are nodes, settings, values, users",
+         "use one of them, as Cluster:nodes, or Cluster:* for all"),
+        (("role", "create", "a b", "--allow", "Topic:x Pub"), "'a b' is no name of a role", NAME,
+         "use another name"),
+        (("role", "create", "reader", "--exist-ok", "--allow", "Topic:x Pub"),
+         "role 'reader' is ready-made", "it cannot be changed", "use another name"),
+        (("role", "create", "new"), "role 'new' would have 0 rules", "a role has 1 to 100",
+         "give it another number of rules, or a user several roles"),
+        (("acl", "explain", "admin", "Get", "Cluster:foo"), "'Cluster:foo' is no part of a cluster",
+         "the parts of a cluster are nodes, settings, values, users",
+         "use one of them, as Cluster:nodes, or Cluster:* for all"),
+        (("topic", "set", "rated", "--bytes-per-second", "9" * 15),
+         "a rate of 999999999999999 a second is too high", "the highest is 1099511627776",
+         "give a lower one, or 0 for no limit"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_with_the_reason_and_what_to_do(
+    qlog: Operator, tmp_path: Path, words: tuple[str, ...], what: str, why: str, do: str
+) -> None:
+    for name, text in (("LONG", SECRET), ("OTHER", SECRET[::-1]), ("SHORT", "short")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    qlog("topic", "create", "rated", "--exist-ok")
+    if words is SECOND:
+        qlog(*SECOND[:-1], tmp_path / "LONG")
+    files = {name: tmp_path / name for name in ("LONG", "OTHER", "SHORT")}
+    said = json.loads(qlog(*(files.get(word, word) for word in words), "-o", "json", code=5).stderr)
+    assert (said["what"], said["why"], said["do"]) == (what, why, do)
+    assert said["code"] == "node.bad_access"
 
 
 def test_old_keys_become_users_after_a_look(qlog: Operator, tmp_path: Path) -> None:
