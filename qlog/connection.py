@@ -7,7 +7,6 @@ client are imported when a command runs, so that help stays fast.
 import asyncio
 import gc
 import os
-import re
 import signal
 import sys
 import threading
@@ -22,7 +21,7 @@ from qlog.contexts import DEFAULT, Context, Contexts
 from qlog.parsed import Parsed, duration_text, parse_duration
 from qlog.progress import line_shown
 from qlog.server_program import is_server_missing
-from qlog.transport import TOKEN_VARIABLE, token_file, transport
+from qlog.transport import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, token_file, transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls, TlsCredentials
 from quorumlog.command_errors import CliError, ExitCode, nearest
@@ -31,12 +30,14 @@ from quorumlog.foreign_text import shown
 from quorumlog.local_cluster import (
     CAUSES,
     DIRECTORY_VARIABLE,
+    TOKEN_FILE,
     DamagedStateError,
     default_directory,
     known_servers,
 )
 from quorumlog.standard_output import wait_for_hang_up
 from quorumlog.user_files import UserFileError, read_user_text
+from quorumlog.user_tokens import fault_of_token
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -235,8 +236,13 @@ def token_path(server: str | None) -> str:
 
 def token(server: str | None) -> str:
     """Return the token that shows which user calls; empty: none. Raises CliError."""
-    path = token_path(server)
-    return read_token(path) if path else os.environ.get(TOKEN_VARIABLE, "").strip()
+    if path := token_path(server):
+        return read_token(path)
+    text = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if text and (fault := fault_of_token(text)):
+        do = f"set it to a token, or name its file: {TOKEN_FILE_VARIABLE}=FILE"
+        raise CliError(f"{TOKEN_VARIABLE} holds no token", fault, do, ExitCode.USAGE)
+    return text
 
 
 def read_token(path: str) -> str:
@@ -245,8 +251,8 @@ def read_token(path: str) -> str:
     try:
         text = read_user_text(path).strip()
         warn_readable(path)
-        if re.fullmatch("[!-~]{1,255}", text) is None:
-            raise UserFileError("it holds something else than one line with a token", do)
+        if fault := fault_of_token(text):
+            raise UserFileError(f"it holds no token: {fault}", do)
     except UserFileError as error:
         what = f"the token cannot be read from {path}"
         raise CliError(what, error.what, error.do, ExitCode.USAGE) from None
@@ -303,6 +309,10 @@ async def connected(
                 yield client
             except QuorumlogError as error:
                 await propose(client, error)
+                if error.code == "node.unauthenticated" and origin == _OF_LOCAL:
+                    path = default_directory() / TOKEN_FILE
+                    if path.exists() and token_path(server) != str(path):
+                        error.remedy = f"be its user admin: export {TOKEN_FILE_VARIABLE}={path}"
                 raise
     except DeadlineError as error:
         if error.cause and origin == _OF_LOCAL and not is_server_missing():

@@ -1,6 +1,7 @@
 """`qlog user`, `qlog role` and `qlog acl` against a node that has users on."""
 
 import json
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ from click.testing import CliRunner, Result
 from qlog import main
 from qlog.connection import SERVER_VARIABLE
 from qlog.transport import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
-from quorumlog.user_tokens import TOKEN_PREFIX, digest_of
+from quorumlog import sync
+from quorumlog.admin.types import NewCredential
+from quorumlog.user_tokens import TOKEN_PREFIX, digest_of, new_token
 from tests.node.processes import SingleNode
 from tests.node.users_files import ADMIN_TOKEN, user_settings
 from tests.qlog.running import check_keys
@@ -36,7 +39,7 @@ class Operator:
             main, [str(word) for word in words], env=self.environment | environment
         )
         assert said.exit_code == code, (said.exit_code, said.stdout, said.stderr)
-        assert TOKEN_PREFIX not in said.output
+        assert re.search(rf"{TOKEN_PREFIX}\w", said.output) is None
         assert SECRET not in said.output
         return said
 
@@ -85,11 +88,33 @@ def test_a_user_works_with_the_token_that_was_written(qlog: Operator, tmp_path: 
     assert (changed["connections"], len(changed["credentials"])) == (5, 4)
     assert "no user could" in qlog("user", "token", "remove", "admin", "first", code=5).stderr
     qlog("user", "token", "remove", "shop", f"token-{digest_of(shown).hex()[:8]}")
-    assert "credential" in qlog("--token-file", token, "user", "whoami", code=5).stderr
+    assert "the token is unknown" in qlog("--token-file", token, "user", "whoami", code=5).stderr
+    token.write_text("secret of the cluster")
+    refused = qlog("--token-file", token, "user", "whoami", code=2).stderr
+    assert "it holds no token: it does not begin with qlt_" in refused
+    for wrong in (shown[:30], str(token)):
+        environment = only_token | {TOKEN_VARIABLE: wrong}
+        said = qlog("user", "whoami", code=2, **environment).stderr
+        assert "QUORUMLOG_TOKEN holds no token" in said
     assert "shop" in qlog("user", "describe", "shop").stdout
     assert [row["user"] for row in qlog.json("user", "list")] == ["admin", "shop"]
     qlog("user", "delete", "shop", "--yes")
     qlog("user", "describe", "shop", code=4)
+
+
+def test_a_credential_that_has_ended_is_marked(qlog: Operator) -> None:
+    with sync.connect(qlog.environment[SERVER_VARIABLE] or "", token=ADMIN_TOKEN) as client:
+        ended = NewCredential("old", token=new_token(), expires_unix_ms=1)
+        client.admin.put_user("late", add=[ended])
+    qlog("user", "certificate", "add", "late", "CN=late")
+    (row,) = (row for row in qlog.json("user", "list") if row["user"] == "late")
+    assert (row["credentials"], row["ended"]) == (2, 1)
+    assert qlog("user", "describe", "late").stdout.count("  ended 1970") == 1
+    assert "it has CN=late" in qlog("user", "certificate", "remove", "late", "CN=x", code=4).stderr
+    removed = qlog("user", "certificate", "remove", "late", "CN=late").stdout
+    assert "no credential now that has not ended" in removed
+    rated = qlog.json("user", "set", "late", "--bytes-per-second", "10MiB")
+    assert rated["bytes_per_second"] == 10 << 20
 
 
 def test_a_file_that_others_can_read_is_warned_of(qlog: Operator, tmp_path: Path) -> None:
@@ -118,18 +143,25 @@ def test_a_refused_change_leaves_no_file(qlog: Operator, tmp_path: Path) -> None
 
 def test_explain_names_the_rule_that_decides(qlog: Operator) -> None:
     allow, deny = ("--allow", "Topic:x-* Pub,Sub"), ("--deny", "Topic:x-pay Pub")
-    assert len(qlog.json("role", "create", "team", *allow, *deny)["rules"]) == 2
+    made = qlog("role", "create", "team", *allow, *deny).stdout.splitlines()
+    assert [" ".join(line.split()) for line in made] == [
+        *("role rule", "team ALLOW Topic:x-* Pub,Sub", "DENY Topic:x-pay Pub")
+    ]
     qlog("role", "create", "team", *allow, code=5)
     qlog("user", "create", "eve", "--role", "team")
     said = qlog("acl", "explain", "eve", "pub", "Topic:x-pay", code=1).stdout
-    assert said == "user eve may not Pub on Topic:x-pay: DENY Topic:x-pay Pub of role team\n"
+    assert said == (
+        "user eve may not Pub on Topic:x-pay: DENY Topic:x-pay Pub of role team\n"
+        "an admin changes that: 'qlog user set eve --role' names all its roles\n"
+    )
     assert qlog.json("acl", "explain", "eve", "Sub", "Topic:x-pay")["is_allowed"] is True
     for wrong in ("Topic:x Pubb", "Queue:x Pub", "Topic:x"):
         assert "Topic:" in qlog("role", "create", "y", "--allow", wrong, code=2).stderr
     group = ("acl", "explain", "eve", "Get", "Group:g")
-    assert qlog(*group, code=1).stdout.endswith(": no rule of its roles allows it\n")
+    assert ": no rule of its roles (team) allows it\n" in qlog(*group, code=1).stdout
+    assert "use Pub, Sub, Create" in qlog("acl", "explain", "eve", "Read", "Group:g", code=2).stderr
     qlog("user", "set", "eve", "--disable")
-    assert qlog(*group, code=1).stdout.endswith(": it is disabled\n")
+    assert "qlog user set eve --enable" in qlog(*group, code=1).stdout
     assert "team" in qlog("role", "list").stdout
     qlog("role", "delete", "team", "--yes", code=5)  # A user has it.
     qlog("user", "set", "eve", "--no-roles")
