@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qlog.contexts import DEFAULT, Context, Contexts
+from qlog.output import print_text
 from qlog.parsed import Parsed, duration_text, parse_duration
 from qlog.progress import line_shown
 from qlog.server_program import is_server_missing
@@ -262,7 +263,7 @@ def read_token(path: str) -> str:
 def warn_readable(path: str | os.PathLike[str]) -> None:
     """Say on stderr that others can read a file of secrets, if they can."""
     if os.name != "nt" and os.stat(path).st_mode & 0o077:
-        click.echo(f"warning: others can read {path}; run: chmod 600 {path}", err=True)
+        print_text(f"others can read {path}; run: chmod 600 {path}", "warning: ", err=True)
 
 
 def context_of(server: str | None) -> Context | None:
@@ -362,7 +363,8 @@ async def _waiting(first: str) -> AsyncIterator[Callable[[str], None]]:
 
 
 async def propose(client: "Client", error: QuorumlogError) -> None:
-    """Add to an error that a topic or a consumer group does not exist which name is near it."""
+    """Add to an error that a topic, a consumer group, a user or a role does not exist which name is
+    near it."""
     names: list[str] = []
     command = click.get_current_context().info_name
     if error.code == "node.unknown_topic" and command not in ("produce", "consume"):
@@ -372,9 +374,15 @@ async def propose(client: "Client", error: QuorumlogError) -> None:
             names = [info.topic for info in await client.admin.list_topics()]
         elif error.code == "node.unknown_group":
             names = [info.group for info in await client.admin.list_groups()]
-    given = click.get_current_context().params.values() if names else ()
-    for name in (text for text in given if isinstance(text, str) and repr(text) in str(error)):
-        error.proposal = nearest(name, names)
+        elif error.code == "node.unknown_user":
+            names = [one.name for one in await client.admin.users()]
+        elif error.code == "node.unknown_role":
+            names = [one.name for one in await client.admin.roles()]
+    params = click.get_current_context().params.values() if names else ()
+    given = [text for one in params for text in (one if isinstance(one, tuple) else (one,))]
+    for name in (text.partition(":")[0] for text in given if isinstance(text, str)):
+        if repr(name) in str(error):
+            error.proposal = nearest(name, names)
 
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:

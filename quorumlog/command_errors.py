@@ -214,11 +214,19 @@ def _explain_usage(error: click.UsageError) -> Explanation:
     wrong = re.fullmatch("No such (?:option|command) '?(.+?)'?[.]?", error.message)
     extra = re.fullmatch(r"Got unexpected extra argument \(([0-9]+)\)", error.message)
     command = error.ctx.command
-    options = [name for param in command.params for name in param.opts + param.secondary_opts]
+    options = [
+        name
+        for param in command.params
+        if isinstance(param, click.Option)
+        for name in param.opts + param.secondary_opts
+    ]
+    arguments = [f"--{param.name}".replace("_", "-") for param in command.params]
     if wrong is not None:
         near = nearest(wrong[1], options)
         if wrong[1] == "--from-beginning" and "--from" in options:  # As Kafka has it.
             near = _proposal(["--from first"])
+        elif wrong[1] in arguments:
+            near = f"it is an argument here: give its value without {wrong[1]}; else "
         root = error.ctx.find_root()
         for param in root.command.params if command is not root.command else ():
             if wrong[1] in param.opts and param.metavar:
@@ -246,9 +254,9 @@ def _proposal(names: Sequence[str]) -> str:
 def _near_commands(name: str, group: click.Command) -> str:
     """Propose commands of that name in the tree below a group, else those near it: in the group
     and its options, else in the tree."""
-    name = _SYNONYMS.get(name, name)
     paths = sorted(_paths(group), key=lambda path: (path.count(" "), _rank(path)))
     names = [path.rpartition(" ")[2] for path in paths]
+    name = name if name in names else _SYNONYMS.get(name, name)
     options = [option for param in group.params for option in param.opts]
     near = get_close_matches(name, [*(path for path in paths if " " not in path), *options])
     if name in names or not near:
@@ -335,6 +343,7 @@ _SYNONYMS: Final = {
     "ps": "status",
     "rm": "delete",
     "send": "produce",
+    "show": "describe",
     "publish": "produce",
     "up": "start",
     "down": "stop",

@@ -10,6 +10,7 @@ import pytest
 import quorumlog
 from quorumlog import errors, sync
 from quorumlog.client import Client
+from quorumlog.cluster.close_once import failures_beside
 from quorumlog.errors import Outcome
 from tests.patience import eventually
 from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster
@@ -92,6 +93,17 @@ async def test_every_failure_of_a_close_is_raised_or_logged_and_noted(
     noted = " ".join(getattr(raised, "__notes__", ()))
     for told in (noted, logged):
         assert f"{raised!r} {told}".count("UnknownTopicError") >= 2
+
+
+def test_a_refusal_that_comes_again_in_the_close_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = errors.PermissionDeniedError("lacks Sub", code="node.forbidden")
+    for other, count in ((refused, 0), (errors.DeadlineError("late"), 1)):
+        with failures_beside(refused):
+            raise other
+        assert len(caplog.records) == count
+    assert len(refused.__notes__) == 2
 
 
 async def test_two_who_close_while_nobody_leads_both_end() -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from node.config.users import read_first_user
 from qlog import main
 from qlog.connection import SERVER_VARIABLE
 from qlog.transport import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from quorumlog import sync
 from quorumlog.admin.types import NewCredential
+from quorumlog.user_files import UserFileError
 from quorumlog.user_tokens import TOKEN_PREFIX, digest_of, new_token
 from tests.node.processes import SingleNode
 from tests.node.users_files import ADMIN_TOKEN, user_settings
@@ -122,7 +124,7 @@ def test_a_file_that_others_can_read_is_warned_of(qlog: Operator, tmp_path: Path
     file.write_text(f"K {SECRET}\n")
     file.chmod(0o640)
     said = qlog("user", "import-keys", file, "--role", "reader").stderr
-    assert f"warning: others can read {file}; run: chmod 600 {file}\n" in said
+    assert f"warning: others can read {file}; run: chmod 600 {file}" in " ".join(said.split())
     file.chmod(0o600)
     assert "warning" not in qlog("user", "import-keys", file, "--role", "reader").stderr
 
@@ -136,7 +138,9 @@ def test_the_life_of_a_credential_has_a_range(qlog: Operator, tmp_path: Path) ->
 
 
 def test_a_refused_change_leaves_no_file(qlog: Operator, tmp_path: Path) -> None:
-    qlog("user", "create", "x", "--role", "none", "--token-file", tmp_path / "t", code=4)
+    create = ("user", "create", "x", "--token-file", tmp_path / "t", "--role")
+    qlog(*create, "none", code=4)
+    assert "did you mean 'reader'?" in qlog(*create, "raeder", code=4).stderr
     qlog("user", "token", "add", "none", "--token-file", tmp_path / "t", code=4)
     assert not [*tmp_path.iterdir()]
 
@@ -250,6 +254,8 @@ def test_the_first_user_has_a_file_of_its_own(tmp_path: Path) -> None:
     first, token = tmp_path / "first.json", tmp_path / "t"
     run = CliRunner().invoke
     assert run(main, ["user", "init", str(first), "--token-file", str(token)]).exit_code == 0
+    with pytest.raises(UserFileError, match="it holds a token"):
+        read_first_user(token)
     held = json.loads(first.read_text())
     assert held["token_sha256"] == digest_of(token.read_text().strip()).hex()
     again = run(main, ["user", "init", str(first), "--token-file", str(tmp_path / "t2")])
