@@ -1,6 +1,7 @@
 """`qlog user`, `qlog role` and `qlog acl` against a node that has users on."""
 
 import json
+import os
 import re
 import stat
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from qlog.connection import SERVER_VARIABLE
 from qlog.transport import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from quorumlog import sync
 from quorumlog.admin.types import NewCredential
+from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE, TOKEN_FILE, started_at
 from quorumlog.user_files import UserFileError
 from quorumlog.user_tokens import TOKEN_PREFIX, digest_of, new_token
 from tests.node.processes import SingleNode
@@ -102,6 +104,24 @@ def test_a_user_works_with_the_token_that_was_written(qlog: Operator, tmp_path: 
     assert [row["user"] for row in qlog.json("user", "list")] == ["admin", "shop"]
     qlog("user", "delete", "shop", "--yes")
     qlog("user", "describe", "shop", code=4)
+
+
+def test_the_token_of_the_local_cluster_is_named_where_it_is_missing(
+    qlog: Operator, tmp_path: Path
+) -> None:
+    port = int((qlog.environment[SERVER_VARIABLE] or "").rpartition(":")[2])
+    node: dict[str, Any] = {"address_port": port, "peer_port": 1, "http_port": 1}
+    node |= {"pid": os.getpid(), "started": started_at(os.getpid())}
+    (tmp_path / STATE_FILE).write_text(json.dumps({"cluster_id": "c", "nodes": {"1": node}}))
+    local: Any = {
+        SERVER_VARIABLE: None,
+        TOKEN_FILE_VARIABLE: None,
+        DIRECTORY_VARIABLE: str(tmp_path),
+    }
+    assert "name the file of a token" in qlog("topic", "list", code=5, **local).stderr
+    (tmp_path / TOKEN_FILE).write_text(ADMIN_TOKEN)
+    said = qlog("topic", "list", code=5, **local).stderr
+    assert f"be its user admin: export {TOKEN_FILE_VARIABLE}={tmp_path}/{TOKEN_FILE}\n" in said
 
 
 def test_a_credential_that_has_ended_is_marked(qlog: Operator) -> None:
