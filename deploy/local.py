@@ -58,6 +58,7 @@ from quorumlog.local_cluster import (
     HOME_DIRECTORY,
     HOST,
     STATE_FILE,
+    TOKEN_FILE,
     DamagedStateError,
     node_process,
     read_state,
@@ -69,7 +70,6 @@ from store.errors import StoreFullError
 LOCK_FILE: Final = "lock"
 SECRET_FILE: Final = "secret"
 FIRST_USER_FILE: Final = "first-user.json"
-TOKEN_FILE: Final = "admin.token"
 USERS_KEY_FILE: Final = "users.key"
 _OWN_FILES: Final = {
     "secret_file": SECRET_FILE,

@@ -7,7 +7,6 @@ client are imported when a command runs, so that help stays fast.
 import asyncio
 import gc
 import os
-import re
 import signal
 import sys
 import threading
@@ -19,10 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qlog.contexts import DEFAULT, Context, Contexts
+from qlog.output import print_text
 from qlog.parsed import Parsed, duration_text, parse_duration
 from qlog.progress import line_shown
 from qlog.server_program import is_server_missing
-from qlog.transport import TOKEN_VARIABLE, token_file, transport
+from qlog.transport import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, token_file, transport
 from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls, TlsCredentials
 from quorumlog.command_errors import CliError, ExitCode, nearest
@@ -31,12 +31,14 @@ from quorumlog.foreign_text import shown
 from quorumlog.local_cluster import (
     CAUSES,
     DIRECTORY_VARIABLE,
+    TOKEN_FILE,
     DamagedStateError,
     default_directory,
     known_servers,
 )
 from quorumlog.standard_output import wait_for_hang_up
 from quorumlog.user_files import UserFileError, read_user_text
+from quorumlog.user_tokens import fault_of_token
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -235,8 +237,13 @@ def token_path(server: str | None) -> str:
 
 def token(server: str | None) -> str:
     """Return the token that shows which user calls; empty: none. Raises CliError."""
-    path = token_path(server)
-    return read_token(path) if path else os.environ.get(TOKEN_VARIABLE, "").strip()
+    if path := token_path(server):
+        return read_token(path)
+    text = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if text and (fault := fault_of_token(text)):
+        do = f"set it to a token, or name its file: {TOKEN_FILE_VARIABLE}=FILE"
+        raise CliError(f"{TOKEN_VARIABLE} holds no token", fault, do, ExitCode.USAGE)
+    return text
 
 
 def read_token(path: str) -> str:
@@ -245,8 +252,8 @@ def read_token(path: str) -> str:
     try:
         text = read_user_text(path).strip()
         warn_readable(path)
-        if re.fullmatch("[!-~]{1,255}", text) is None:
-            raise UserFileError("it holds something else than one line with a token", do)
+        if fault := fault_of_token(text):
+            raise UserFileError(f"it holds no token: {fault}", do)
     except UserFileError as error:
         what = f"the token cannot be read from {path}"
         raise CliError(what, error.what, error.do, ExitCode.USAGE) from None
@@ -256,7 +263,7 @@ def read_token(path: str) -> str:
 def warn_readable(path: str | os.PathLike[str]) -> None:
     """Say on stderr that others can read a file of secrets, if they can."""
     if os.name != "nt" and os.stat(path).st_mode & 0o077:
-        click.echo(f"warning: others can read {path}; run: chmod 600 {path}", err=True)
+        print_text(f"others can read {path}; run: chmod 600 {path}", "warning: ", err=True)
 
 
 def context_of(server: str | None) -> Context | None:
@@ -303,6 +310,10 @@ async def connected(
                 yield client
             except QuorumlogError as error:
                 await propose(client, error)
+                if error.code == "node.unauthenticated" and origin == _OF_LOCAL:
+                    path = default_directory() / TOKEN_FILE
+                    if path.exists() and token_path(server) != str(path):
+                        error.remedy = f"be its user admin: export {TOKEN_FILE_VARIABLE}={path}"
                 raise
     except DeadlineError as error:
         if error.cause and origin == _OF_LOCAL and not is_server_missing():
@@ -352,7 +363,8 @@ async def _waiting(first: str) -> AsyncIterator[Callable[[str], None]]:
 
 
 async def propose(client: "Client", error: QuorumlogError) -> None:
-    """Add to an error that a topic or a consumer group does not exist which name is near it."""
+    """Add to an error that a topic, a consumer group, a user or a role does not exist which name is
+    near it."""
     names: list[str] = []
     command = click.get_current_context().info_name
     if error.code == "node.unknown_topic" and command not in ("produce", "consume"):
@@ -362,9 +374,15 @@ async def propose(client: "Client", error: QuorumlogError) -> None:
             names = [info.topic for info in await client.admin.list_topics()]
         elif error.code == "node.unknown_group":
             names = [info.group for info in await client.admin.list_groups()]
-    given = click.get_current_context().params.values() if names else ()
-    for name in (text for text in given if isinstance(text, str) and repr(text) in str(error)):
-        error.proposal = nearest(name, names)
+        elif error.code == "node.unknown_user":
+            names = [one.name for one in await client.admin.users()]
+        elif error.code == "node.unknown_role":
+            names = [one.name for one in await client.admin.roles()]
+    params = click.get_current_context().params.values() if names else ()
+    given = [text for one in params for text in (one if isinstance(one, tuple) else (one,))]
+    for name in (text.partition(":")[0] for text in given if isinstance(text, str)):
+        if repr(name) in str(error):
+            error.proposal = nearest(name, names)
 
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:

@@ -30,6 +30,7 @@ from quorumlog.records.options import (
 )
 from quorumlog.records.queues import Queue
 from quorumlog.records.receipt import Receipt
+from quorumlog.user_tokens import fault_of_token
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
@@ -501,3 +502,12 @@ def checks_itself(function: _Function) -> _Function:
     """Mark a method that checks its arguments itself, or passes them to one that does."""
     function.plan = None  # type: ignore[attr-defined]
     return function
+
+
+def check_token(token: str) -> None:
+    """Raise InvalidRequestError for a text that is no token; empty: there is none."""
+    if token and (fault := fault_of_token(token)):
+        do = "hand over the line in the file that 'qlog user' wrote, not the name of the file"
+        error = InvalidRequestError(f"this is no token: {fault}; {do}")
+        error.cause = fault
+        raise error

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from quorumlog.admin.admin import Admin
 from quorumlog.admin.messages import CancelledDelay
-from quorumlog.arguments import checked, checked_call, shown, takes_fields
+from quorumlog.arguments import check_token, checked, checked_call, shown, takes_fields
 from quorumlog.cluster import program_end
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.channels import Credentials
@@ -56,7 +56,6 @@ from quorumlog.records.queues import Pair, Queue, queue_in
 from quorumlog.records.receipt import Receipt
 from quorumlog.transactions.consume import ConsumeTransaction, Stored
 from quorumlog.transactions.producer import TransactionalOptions, TransactionalProducer
-from quorumlog.user_tokens import TOKEN_LENGTH_MAX
 
 TIMEOUT_MS: Final = 30_000
 CONNECT_TIMEOUT_MS: Final = 10_000
@@ -527,15 +526,6 @@ def connect(
         transport=transport,
         token=token,
     )
-
-
-def check_token(token: str) -> None:
-    """Raise InvalidRequestError for a token that no header can hold."""
-    if len(token) > TOKEN_LENGTH_MAX or not all("!" <= character <= "~" for character in token):
-        raise InvalidRequestError(
-            f"token has {len(token)} characters, or a space or a line break among them; use the "
-            f"one line that 'qlog user' wrote"
-        )
 
 
 def default_client_id() -> str:

@@ -214,11 +214,19 @@ def _explain_usage(error: click.UsageError) -> Explanation:
     wrong = re.fullmatch("No such (?:option|command) '?(.+?)'?[.]?", error.message)
     extra = re.fullmatch(r"Got unexpected extra argument \(([0-9]+)\)", error.message)
     command = error.ctx.command
-    options = [name for param in command.params for name in param.opts + param.secondary_opts]
+    options = [
+        name
+        for param in command.params
+        if isinstance(param, click.Option)
+        for name in param.opts + param.secondary_opts
+    ]
+    arguments = [f"--{param.name}".replace("_", "-") for param in command.params]
     if wrong is not None:
         near = nearest(wrong[1], options)
         if wrong[1] == "--from-beginning" and "--from" in options:  # As Kafka has it.
             near = _proposal(["--from first"])
+        elif wrong[1] in arguments:
+            near = f"it is an argument here: give its value without {wrong[1]}; else "
         root = error.ctx.find_root()
         for param in root.command.params if command is not root.command else ():
             if wrong[1] in param.opts and param.metavar:
@@ -246,9 +254,9 @@ def _proposal(names: Sequence[str]) -> str:
 def _near_commands(name: str, group: click.Command) -> str:
     """Propose commands of that name in the tree below a group, else those near it: in the group
     and its options, else in the tree."""
-    name = _SYNONYMS.get(name, name)
     paths = sorted(_paths(group), key=lambda path: (path.count(" "), _rank(path)))
     names = [path.rpartition(" ")[2] for path in paths]
+    name = name if name in names else _SYNONYMS.get(name, name)
     options = [option for param in group.params for option in param.opts]
     near = get_close_matches(name, [*(path for path in paths if " " not in path), *options])
     if name in names or not near:
@@ -275,11 +283,14 @@ def _paths(group: click.Command, before: str = "") -> Iterator[str]:
 
 
 def _explain_coded(error: Exception) -> Explanation:
-    """Split the text of an error of ours, which is "what, with numbers; what to do" in one line."""
+    """Split the text of an error of ours, which is "what, with numbers; what to do" in one line, or
+    of `_SAY_WHY` "what; why; what to do"."""
     cause = shown(getattr(error, "cause", ""))
     what, found, do = str(error).partition(f": {cause}; ")
     if not (cause and found):
         what, _, do = str(error).rpartition("; ")
+    if getattr(error, "code", "") in _SAY_WHY and "; " in what:
+        what, _, cause = what.rpartition("; ")
     code, outcome = str(getattr(error, "code", "")), getattr(error, "outcome", None)
     outcome = getattr(outcome, "value", outcome)
     is_retryable = getattr(error, "retryable", False)
@@ -332,6 +343,7 @@ _SYNONYMS: Final = {
     "ps": "status",
     "rm": "delete",
     "send": "produce",
+    "show": "describe",
     "publish": "produce",
     "up": "start",
     "down": "stop",
@@ -349,6 +361,8 @@ _NOT_FOUND: Final = {
 }
 _USAGE: Final = {"client.tls_file", "client.wrong_type", "config.invalid"}
 """Codes of what a call or a command was given, beside `bad_` of the client: no node saw it."""
+_SAY_WHY: Final = {"node.bad_access", "node.forbidden", "node.unauthenticated"}
+"""Codes of a node whose texts have the reason between what and what to do."""
 _REFUSED: Final = {"too_large", "limit_exceeded", "record_format"}
 """Of these words of codes, those of the client and the store are about what a call hands in."""
 _REMEDIES: Final = {

@@ -23,6 +23,7 @@ CODES: dict[str, tuple[str, str, str, str]] = {
     'nameserver.unproven': ('PERMISSION_DENIED', 'no', 'not applied', 'A report about a broker does not prove that its sender holds the secret of the cluster, or its proof is too old or was used before. The directory is unchanged.'),
     'nameserver.value_not_found': ('NOT_FOUND', 'no', 'not applied', 'The namespace has no such key.'),
     'node.already_resent': ('ALREADY_EXISTS', 'no', 'applied', 'The dead letter was resent before, so it is not sent a second time.'),
+    'node.bad_access': ('INVALID_ARGUMENT', 'no', 'not applied', 'A user, a role, a rule, a credential or a rate cannot be as the call has it. Nothing was changed.'),
     'node.bad_filter': ('INVALID_ARGUMENT', 'no', 'not applied', 'A filter is not an expression of the SQL92 subset, or is too large. No message was read.'),
     'node.bad_request': ('INVALID_ARGUMENT', 'no', 'not applied', 'A field of the request is wrong. The call had no effect.'),
     'node.batch_undecided': ('RESOURCE_EXHAUSTED', 'yes', 'unknown', 'As many calls as may wait for one batch do so. The batch itself is not decided yet.'),

@@ -328,7 +328,8 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
         UnknownProducerError: "unknown_producer",
         ProducerFencedError: "producer_fenced",
         InvalidRequestError: (
-            "bad_request bad_topic record_format bad_filter delay_too_long sequence_reused"
+            "bad_request bad_access bad_topic record_format bad_filter delay_too_long "
+            "sequence_reused"
         ),
         TooLargeError: "limit_exceeded",
         LimitReachedError: "limit_reached delayed_full",

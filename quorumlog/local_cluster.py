@@ -16,6 +16,8 @@ DIRECTORY_VARIABLE: Final = "QUORUMLOG_LOCAL_DIR"
 HOME_DIRECTORY: Final = ".quorumlog"
 """Below the home directory of a person, for the local cluster and the contexts."""
 STATE_FILE: Final = "local.json"
+TOKEN_FILE: Final = "admin.token"
+"""With the token of the user admin, if users are on."""
 NODE_FILE: Final = "node.json"  # As `node.runtime.node_file` has it.
 HOST: Final = "127.0.0.1"
 _IS_LINUX: Final = sys.platform.startswith("linux")

@@ -5,12 +5,14 @@ Owns their forms. Must not know who has a token: a node gets the digest alone.
 
 import hashlib
 import json
+import re
 import secrets
 from typing import Final
 
 TOKEN_PREFIX: Final = "qlt_"
 """Makes a token that lies around recognisable."""
 TOKEN_LENGTH_MAX: Final = 255
+_RANDOM_LENGTH: Final = 43
 SECRET_SIZE_BYTES_MIN: Final = 8
 """Of an access key."""
 
@@ -18,6 +20,17 @@ SECRET_SIZE_BYTES_MIN: Final = 8
 def new_token() -> str:
     """Return a new bearer token with 256 random bits."""
     return TOKEN_PREFIX + secrets.token_urlsafe(32)
+
+
+def fault_of_token(text: str) -> str:
+    """Return why a text is no token, as a sentence about it that has nothing of it; empty: it is
+    one."""
+    if not text.startswith(TOKEN_PREFIX):
+        return f"it does not begin with {TOKEN_PREFIX}"
+    rest = text.removeprefix(TOKEN_PREFIX)
+    if len(rest) != _RANDOM_LENGTH:
+        return f"it has {len(text)} characters, and a token {len(TOKEN_PREFIX) + _RANDOM_LENGTH}"
+    return "" if re.fullmatch("[A-Za-z0-9_-]+", rest) else "it has a character that no token has"
 
 
 def digest_of(token: str) -> bytes:

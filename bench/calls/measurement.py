@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BODY_SIZE_BYTES: Final = 1024
 BATCH_COUNT: Final = 100
-TOKEN: Final = "qlt_bench"
+TOKEN: Final = "qlt_" + "b" * 43
 _TOPIC: Final = "calls"
 _QUEUE_COUNT: Final = 4
 _WARM_UP_COUNT: Final = 100

@@ -14,7 +14,7 @@ from node.users.credentials import KEY_SIZE_BYTES
 from quorumlog.foreign_json import read_json
 from quorumlog.pb.users_pb2 import Credential, User
 from quorumlog.user_files import UserFileError, read_user_text
-from quorumlog.user_tokens import first_user_text
+from quorumlog.user_tokens import fault_of_token, first_user_text
 
 __all__ = [
     "KEY_VARIABLE",
@@ -38,7 +38,11 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
 def read_first_user(path: Path) -> User:
     """Read the file of the first user. Raises UserFileError."""
     try:
-        row: Any = read_json(read_user_text(path))
+        text = read_user_text(path)
+        if not fault_of_token(text.strip()):
+            do = f"name the other file that 'qlog user init' wrote, or {_DO}"
+            raise UserFileError("it holds a token, and no user with its digest", do)
+        row: Any = read_json(text)
     except ValueError as error:
         raise UserFileError(f"it is no JSON: {error}", _DO) from error
     if not isinstance(row, dict) or row.keys() != {"name", "token_sha256"}:

@@ -11,11 +11,10 @@ class UnauthenticatedError(NodeError):
     user is disabled. The call had no effect."""
 
     code, status = "node.unauthenticated", "UNAUTHENTICATED"
-    text = (
-        "{reason}; give a token (connect(..., token=), qlog --token-file), an access key or a "
-        "client certificate of a user"
-    )
+    text = "{reason}; {why}; {do}"
     reason: str
+    why: str
+    do: str
 
 
 class ForbiddenError(NodeError):
@@ -23,14 +22,13 @@ class ForbiddenError(NodeError):
     had no effect."""
 
     code, status = "node.forbidden", "PERMISSION_DENIED"
-    text = (
-        "user {user!r} lacks {need}; run 'qlog acl explain {user} {action} {resource}' to see the "
-        "rule that decides"
-    )
+    text = "user {user!r} lacks {need}; {why}; {do}"
     user: str
     need: str
     action: str
     resource: str
+    why: str = "no rule of its roles allows it, or one denies it"
+    do: str = "ask an admin for a role that allows it"
 
 
 class RateLimitedError(NodeError):
@@ -43,6 +41,17 @@ class RateLimitedError(NodeError):
     whose: str
     limit: int
     retry_after_ms: int
+
+
+class BadAccessError(NodeError, ValueError):
+    """A user, a role, a rule, a credential or a rate cannot be as the call has it. Nothing was
+    changed."""
+
+    code, status = "node.bad_access", "INVALID_ARGUMENT"
+    text = "{what}; {why}; {do}"
+    what: str
+    why: str
+    do: str
 
 
 class UsersOffError(NodeError):

@@ -153,10 +153,9 @@ class HttpServer:
                 guard.check(caller, f"Http{request.url.path}", _NEEDS)
             except UnauthenticatedError:
                 do = "show a token of a user in the header: Authorization: Bearer TOKEN"
-                return _refusal(401, f"this page needs a user, and {caller.why}", _WHY, do)
+                return _refusal(401, f"this page needs a user, and {caller.why.what}", _WHY, do)
             except ForbiddenError as error:
-                what, _, do = str(error).partition("; ")
-                return _refusal(403, what, _WHY, do)
+                return _refusal(403, *str(error).rsplit("; ", 2))
             return await show(request)
 
         return serve

@@ -13,6 +13,7 @@ from typing import Any, Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from node.errors.users import BadAccessError
 from quorumlog.user_tokens import TOKEN_LENGTH_MAX, digest_of, new_token
 
 __all__ = [
@@ -40,11 +41,11 @@ def bearer(token: str) -> tuple[tuple[str, str], ...]:
 
 
 def check_certificate_name(name: str) -> None:
-    """Raise ValueError unless this is a name of a certificate as a credential has it."""
+    """Raise BadAccessError unless this is a name of a certificate as a credential has it."""
     if _CERTIFICATE.match(name) is None:
-        raise ValueError(
-            f"{name[:80]!r} names no certificate: use CN=NAME, DNS:NAME, URI:NAME or EMAIL:NAME"
-        )
+        why = "a name of a certificate begins with where it stands there"
+        do = "use CN=NAME, DNS:NAME, URI:NAME or EMAIL:NAME"
+        raise BadAccessError(f"{name[:80]!r} names no certificate", why, do)
 
 
 def names_of_certificate(certificate: Mapping[str, Any]) -> list[str]:

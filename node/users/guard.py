@@ -11,7 +11,9 @@ import hmac
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Literal
+from datetime import UTC, datetime
+from shlex import quote
+from typing import Final, Literal, NamedTuple
 
 from node.errors.common import NodeError, NotReadyError
 from node.errors.translation import describe
@@ -23,15 +25,28 @@ from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
 from node.users.needs import NODE_CALLS, Needs, appends, of_nodes, of_peers
 from node.users.rates import UserRow, UserRows
 from node.users.rules import NAME_LENGTH_MAX, Action, ClusterPart, Need, ResourceKind
-from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Owned, Rights, Users
+from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Rights, Users
 from store.errors import Outcome
 from store.record.topic_names import is_reserved
+
+
+class Why(NamedTuple):
+    """Why a caller is no user, for a person to read."""
+
+    what: str
+    why: str
+    do: str
+
 
 Mode = Literal["off", "prepare", "on"]
 """`prepare`: only the calls of UserService are checked."""
 BEARER: Final = "bearer "
 """How a header `authorization` with a token begins, in lower case."""
-_NO_CREDENTIAL: Final = "the call shows no credential"
+_NO_CREDENTIAL: Final = Why(
+    "the call shows no credential",
+    "the cluster has users, and serves callers that prove to be one",
+    "name the file of a token: qlog --token-file FILE, in a program connect(..., token=)",
+)
 _LOOK_S: Final = 1.0
 _SLICE_COUNT: Final = 256
 """Calls that are judged again in one turn of the loop."""
@@ -57,7 +72,7 @@ class Caller:
         credential: Credential = NO_CREDENTIAL,
         *,
         is_node: bool = False,
-        why: str = _NO_CREDENTIAL,
+        why: Why = _NO_CREDENTIAL,
     ) -> None:
         """`identity` is the id of the credential that it showed."""
         self.guard: Final = guard
@@ -90,23 +105,45 @@ class Caller:
             self._users, self._rights = users, self._found(users)
         ends_unix_ms = self._credential.expires_unix_ms
         if ends_unix_ms and ends_unix_ms <= self.guard.unix_ms():
-            self.why, self._rights = "the credential has ended", None
+            self.why, self._rights = self._ended(ends_unix_ms), None
         if self._rights is None:
             if self.guard.is_behind():
                 raise NotReadyError(0, "does not know all users yet")
-            raise UnauthenticatedError(self.why)
+            raise UnauthenticatedError(*self.why)
         return self._rights
+
+    @property
+    def _kind(self) -> str:
+        one = self._credential
+        return "token" if one.token_sha256 else "access key" if one.sealed_secret else "certificate"
+
+    @property
+    def _again(self) -> str:
+        kind = self._kind.rpartition(" ")[2]
+        return f"ask an admin for another one: qlog user {kind} add {self.name}"
+
+    def _ended(self, unix_ms: int) -> Why:
+        end = datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="seconds")
+        why = f"it was given until {end}"
+        return Why(f"the {self._kind} of user {self.name!r} has ended", why, self._again)
 
     def _found(self, users: Users) -> Rights | None:
         if not self.name:
             return None
         rights = users.get(self.name)
         if rights is None:
-            self.why = f"user {self.name!r} was deleted or is disabled"
+            disabled = self.name in users.users
+            do = f"ask an admin to enable it: qlog user set {self.name} --enable"
+            self.why = Why(
+                f"user {self.name!r} {'is disabled' if disabled else 'was deleted'}",
+                "a user that is disabled or deleted may not call",
+                do if disabled else "ask an admin for another user",
+            )
             return None
         # Without an identity a node of the cluster checked the credential.
         if self._identity and rights.user.credentials.get(self._identity) != self._credential:
-            self.why = f"the credential was taken from user {self.name!r}"
+            why = "an admin has removed or replaced it"
+            self.why = Why(f"the {self._kind} was taken from user {self.name!r}", why, self._again)
             return None
         self._row = self.guard.rows.of(rights.user)
         return rights
@@ -125,7 +162,8 @@ class Caller:
         if self.is_node or self.rights.decide(need).is_allowed:
             return
         shown = need._replace(name=need.name[:NAME_LENGTH_MAX])
-        raise ForbiddenError(self.name, str(shown), str(need.action), str(shown.resource))
+        named = self.name, str(shown), str(need.action), str(shown.resource)
+        raise ForbiddenError(*named, *self.rights.why_not(shown))
 
     def publish(
         self, queues: Iterable[tuple[bytes, int]], size_bytes: int = 0, message_count: int = 0
@@ -227,43 +265,54 @@ class Guard:
     def by_token(self, token: str) -> Caller:
         """Return the caller that shows a bearer token."""
         if len(token) > TOKEN_LENGTH_MAX:
-            return self._nobody("the token is too long")
+            what, why = "the token is unknown", f"it has more than {TOKEN_LENGTH_MAX} characters"
+            return self._nobody(what, why, "show the one line that 'qlog user' wrote")
         digest = digest_of(token)
         if any(hmac.compare_digest(digest, one) for one in self.node_digests):
             return self.node()
-        return self._found(self.users.by_token.get(digest), "the token")
+        if (owned := self.users.by_token.get(digest)) is not None:
+            return Caller(self, *owned)
+        why = "no user of this cluster has it, any more or yet"
+        do = "check that it is of this cluster, or ask an admin: qlog user token add USER"
+        return self._nobody("the token is unknown", why, do)
 
     def by_header(self, authorization: str) -> Caller:
         """Return the caller of an HTTP or gRPC header `authorization`; empty: there was none."""
         if not authorization:
-            return self._nobody(_NO_CREDENTIAL)
+            return Caller(self, "")
         if authorization[: len(BEARER)].lower() != BEARER:
-            return self._nobody("the header authorization has another form than 'Bearer TOKEN'")
+            what = "the header authorization has another form than 'Bearer TOKEN'"
+            return self._nobody(what, "a token is shown in that form", "correct the header")
         return self.by_token(authorization[len(BEARER) :].strip())
 
     def by_certificate(self, names: Iterable[str]) -> Caller:
         """Return the caller whose client certificate shows these names, as credentials have
         them; none of them: there is no certificate."""
-        known, why = self.users.by_certificate, _NO_CREDENTIAL
-        for name in names:
+        known, shown = self.users.by_certificate, list(names)
+        for name in shown:
             if name in known:
-                return self._found(known[name], "the certificate")
-            why = "no user has the client certificate"
-        return self._nobody(why)
+                return Caller(self, *known[name])
+        if not shown:
+            return Caller(self, "")
+        have = ", ".join(one[:NAME_LENGTH_MAX] for one in shown[:4])
+        what = f"no user has the client certificate with the name {have}"
+        do = f"ask an admin to add a name: qlog user certificate add USER {quote(shown[0][:99])}"
+        return self._nobody(what, "the certificate shows no other, and the call no token", do)
 
     def by_signature(self, access_key: str, is_right: Callable[[bytes], bool]) -> Caller:
         """Return the caller that signed with an access key; `is_right` looks whether a secret made
         the signature."""
-        row = self.users.by_key.get(access_key)
+        owned = self.users.by_key.get(access_key)
         # An unknown key goes the way of one that is known, which takes as long.
-        known = ("", NO_CREDENTIAL) if row is None else (access_key, row.credential)
+        known = ("", NO_CREDENTIAL) if owned is None else (access_key, owned.credential)
         secret = self._secret(*known)
         signed = is_right(secret or _NO_SECRET)
-        if secret is None or not signed:
-            return self._nobody(
-                f"access key {access_key[:64]!r} is unknown, or its secret is another one"
-            )
-        return self._found(row, f"access key {access_key[:64]!r}")
+        if owned is None or secret is None or not signed:
+            what = f"access key {access_key[:64]!r} is unknown, or its secret is another one"
+            why = "no user has the key, or the secret that the node keeps did not sign the call"
+            do = "check both, or ask an admin: qlog user key add USER KEY --secret-file FILE"
+            return self._nobody(what, why, do)
+        return Caller(self, *owned)
 
     def by_name(self, name: str) -> Caller:
         """Return the caller for whom a node of the cluster speaks; empty: it has no credential."""
@@ -282,11 +331,8 @@ class Guard:
             self._secrets[key] = self.box.open(access_key, sealed) if self.box else None
         return self._secrets[key]
 
-    def _found(self, owned: Owned | None, what: str) -> Caller:
-        return self._nobody(f"{what} is unknown") if owned is None else Caller(self, *owned)
-
-    def _nobody(self, why: str) -> Caller:
-        return Caller(self, "", why=why)
+    def _nobody(self, what: str, why: str, do: str) -> Caller:
+        return Caller(self, "", why=Why(what, why, do))
 
     # --- Whether it may ---
 
@@ -314,7 +360,9 @@ class Guard:
             return None
         if caller.is_node or is_of_nodes:
             whose = "users" if caller.is_node else "nodes of the cluster"
-            error = UnauthenticatedError(f"only {whose} may make this call")
+            why = f"the credential is {'of a node' if caller.is_node else 'none of a node'}"
+            what = f"only {whose} may make this call"
+            error = UnauthenticatedError(what, why, "make another call, see docs/rights.md")
             self.refuse(caller, method, error)
             raise error
         needs = row(request)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from node.errors.users import BadAccessError
 from quorumlog.pb import users_pb2
 
 PLACEHOLDER: Final = "{}"
@@ -19,6 +20,7 @@ RULES_OF_A_ROLE_MAX: Final = 100
 NAME_LENGTH_MAX: Final = 255
 """Of a resource: no topic and no group has a longer name."""
 _NAME: Final = re.compile(r"[^\x00-\x20*\x7f]{1,255}\Z")
+_IS: Final = "1 to 255 characters without spaces"
 
 
 class Action(StrEnum):
@@ -31,6 +33,12 @@ class Action(StrEnum):
     DELETE = "Delete"
     GET = "Get"
     LIST = "List"
+
+
+_ACTIONS: Final = (
+    "a rule says what it allows or denies",
+    f"use {', '.join(Action)}, with commas between several",
+)
 
 
 class ResourceKind(StrEnum):
@@ -116,46 +124,48 @@ class Decision(NamedTuple):
 
 
 def resource_of(text: str) -> Resource:
-    """Read `Topic:orders`, `Group:shop-*`. Raises ValueError, which says what is wrong."""
+    """Read `Topic:orders`, `Group:shop-*`. Raises BadAccessError."""
     kind, colon, name = text.partition(":")
     kinds = {str(one).lower(): one for one in ResourceKind}
     if not colon or kind.lower() not in kinds:
-        raise ValueError(f"{text[:80]!r} is no resource: use Cluster:NAME, Topic:NAME, Group:NAME")
+        why = "a resource is a kind, a colon and a name"
+        do = "use Cluster:NAME, Topic:NAME or Group:NAME"
+        raise BadAccessError(f"{text[:80]!r} is no resource", why, do)
     is_prefix = name.endswith("*")
     name = name.removesuffix("*")
     if name or not is_prefix:
         if _NAME.match(name) is None:
-            raise ValueError(
-                f"{text[:80]!r} names no resource: use 1 to 255 characters without spaces, and "
-                "* at the end only"
-            )
+            do = "use * at the end only, where it stands for all names that begin so"
+            raise BadAccessError(f"{text[:80]!r} names no resource", f"a name has {_IS}", do)
         if (
             kinds[kind.lower()] is ResourceKind.CLUSTER
             and not is_prefix
             and name not in set(ClusterPart)
         ):
-            raise ValueError(f"{text[:80]!r} is no part of a cluster: use {', '.join(ClusterPart)}")
+            why = f"the parts of a cluster are {', '.join(ClusterPart)}"
+            do = "use one of them, as Cluster:nodes, or Cluster:* for all"
+            raise BadAccessError(f"{text[:80]!r} is no part of a cluster", why, do)
     return Resource(kinds[kind.lower()], name, is_prefix)
 
 
 def action_of(text: str) -> Action:
-    """Read the name of an action, in any case. Raises ValueError."""
+    """Read the name of an action, in any case. Raises BadAccessError."""
     actions = {str(one).lower(): one for one in Action}
     if text.lower() not in actions:
-        raise ValueError(f"{text[:80]!r} is no action: use {', '.join(Action)}")
+        raise BadAccessError(f"{text[:80]!r} is no action", *_ACTIONS)
     return actions[text.lower()]
 
 
 def rule_of(is_denial: bool, resource: str, actions: Iterable[str]) -> Rule:
-    """Read a rule. Raises ValueError."""
+    """Read a rule. Raises BadAccessError."""
     read = frozenset(map(action_of, actions))
     if not read:
-        raise ValueError(f"a rule for {resource[:80]!r} without an action: use {', '.join(Action)}")
+        raise BadAccessError(f"the rule for {resource[:80]!r} has no action", *_ACTIONS)
     return Rule(resource_of(resource), read, is_denial)
 
 
 def from_pb(rules: Iterable[users_pb2.Rule]) -> Role:
-    """Read the rules of a role. Raises ValueError."""
+    """Read the rules of a role. Raises BadAccessError."""
     return tuple(rule_of(rule.deny, rule.resource, rule.actions) for rule in rules)
 
 
@@ -197,9 +207,10 @@ READY_MADE: Final[Mapping[str, Role]] = MappingProxyType(
 
 
 def check_argument(argument: str) -> None:
-    """Raise ValueError unless names can begin with the argument of a role."""
+    """Raise BadAccessError unless names can begin with the argument of a role."""
     if _NAME.match(argument) is None:
-        raise ValueError(f"{argument[:80]!r}: use 1 to 255 characters without spaces and *")
+        do = "use the beginning of names as PREFIX"
+        raise BadAccessError(f"{argument[:80]!r} is no prefix", f"a prefix has {_IS} and *", do)
 
 
 def given(role: Role, argument: str) -> Role:

@@ -98,6 +98,22 @@ class Rights:
                 self._decisions[need] = known
         return known
 
+    def why_not(self, need: Need) -> tuple[str, str]:
+        """Return, for a person, why the user may not do something, and what to do."""
+        set_roles = f"'qlog user set {self.user.name} --role' names all that it has"
+        denied = self.decide(need).rule
+        if denied is not None:
+            return f"{denied} of its roles denies it", f"ask an admin for other roles, {set_roles}"
+        roles = ", ".join(name for name, _ in self.roles)[:255]
+        fit = [
+            name if role == given(role, "") else f"{name}:PREFIX"
+            for name, role in reversed([*READY_MADE.items()])
+            if Rights(self.user, ((name, given(role, need.name)),)).decide(need).is_allowed
+        ]
+        why = f"no rule of its roles ({roles}) allows it" if roles else "it has no role"
+        do = f"ask an admin for a role that does, as {' or '.join(fit)}, {set_roles}"
+        return why, do
+
 
 LOOK_AT_USERS: Final = Need(Action.GET, ResourceKind.CLUSTER, ClusterPart.USERS)
 

@@ -87,7 +87,11 @@ async def _audit(
                 group: await client.offset_by_time(_TOPIC, 0, since_unix_ms, broker_group=group)
                 for group in groups
             }
-            _show(filter(is_meant, await _look(client, offsets)), output, is_whole=not follow)
+            rows = list(filter(is_meant, await _look(client, offsets)))
+            _show(rows, output, is_whole=not follow)
+            if not (rows or follow):
+                text = "no row is as asked; see --since, and for --user 'qlog user list'"
+                print_text(text, err=True)
             while follow and not stop.requested.is_set():
                 await until(stop.requested, asyncio.sleep(_INTERVAL_S))
                 _show(filter(is_meant, await _look(client, offsets)), output, is_whole=False)

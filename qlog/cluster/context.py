@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from qlog.command_decorators import Printout, TableRows, printed
+from qlog.command_decorators import Printout, TableRows, confirmed, printed
 from qlog.connection import (
     CALL_TIMEOUT_MS,
     CONNECT_TIMEOUT_MS,
@@ -25,6 +25,7 @@ from qlog.contexts import DEFAULT, Context, Contexts
 from qlog.names import of
 from qlog.output import Row
 from qlog.parsed import duration_text
+from qlog.transport import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, token_file
 from quorumlog.cluster.tls import ClientTls
 from quorumlog.command_errors import CliError, ExitCode, nearest
 from quorumlog.user_files import UserFileError, read_keys
@@ -215,6 +216,12 @@ def show(name: str | None) -> list[Row]:
         values["server"], sources["server"] = found
     except CliError as error:  # A local cluster that is stopped.
         sources["server"] = error.explanation.what
+    if name is None and (path := token_file()):
+        is_variable = variables.get(TOKEN_FILE_VARIABLE) == path
+        values["token_file"] = path
+        sources["token_file"] = TOKEN_FILE_VARIABLE if is_variable else "--token-file"
+    elif variables.get(TOKEN_VARIABLE):
+        values["token_file"], sources["token_file"] = None, f"{TOKEN_VARIABLE} has the token"
     names = dict(zip(("tls_ca", "tls_certificate", "tls_key"), TLS_VARIABLES, strict=True))
     if any(variables.get(variable) for variable in TLS_VARIABLES):
         values |= {each: variables.get(variable) or None for each, variable in names.items()}
@@ -229,6 +236,7 @@ def show(name: str | None) -> list[Row]:
 
 @context.command()
 @_name_argument
+@confirmed("Forget context {name}?")
 @printed
 def delete(name: str) -> Printout:
     """Forget a context; its files stay. Commands that used it use 'default' then.
@@ -239,7 +247,7 @@ def delete(name: str) -> Printout:
 
     \b
     Examples:
-      qlog context delete test
+      qlog context delete test --yes
     """
     with Contexts.changed() as contexts:
         _check_there(contexts, name)

@@ -4,6 +4,7 @@ Owns the options, the merge of the nodes, and the looks of `--follow`; nodes kee
 """
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -13,6 +14,7 @@ from qlog.cluster.node_rows import is_down
 from qlog.connection import connected, run, server_option, stop_on_signals, until
 from qlog.message_rows import time_text
 from qlog.output import Format, output_option, print_rows, print_text
+from qlog.parsed import Parsed, parse_duration
 from quorumlog.command_errors import ExitCode
 from quorumlog.foreign_text import shown
 
@@ -49,11 +51,24 @@ _KEYS: Final = ("unix_ms", "node_id", "level", "component", "text", "values", "n
     metavar="COUNT",
     help="How many of those that there are.",
 )
+@click.option(
+    "--since",
+    "since_ms",
+    metavar="DURATION",
+    type=Parsed("duration", parse_duration),
+    help="How far back: 10s, 5m, 2h, 7d.  [default: all that there are]",
+)
 @click.option("--follow", is_flag=True, help="Show what comes, too, until Ctrl-C.")
 @server_option
 @output_option
 def events(
-    node_id: int | None, level: str, last: int, follow: bool, server: str | None, output: Format
+    node_id: int | None,
+    level: str,
+    last: int,
+    since_ms: int | None,
+    follow: bool,
+    server: str | None,
+    output: Format,
 ) -> int:
     """Show what happened at the nodes: elections, disks, damage, repairs.
 
@@ -69,13 +84,21 @@ def events(
     Examples:
       qlog events
       qlog events --follow --level warning
+      qlog events --since 1h
       qlog events --node 2 -o json | jq '.[] | select(.text == "role")'
     """
-    return run(_events(node_id, level, last, follow, server, output))
+    since_unix_ms = 0 if since_ms is None else int(time.time() * 1000) - since_ms
+    return run(_events(node_id, level, last, since_unix_ms, follow, server, output))
 
 
 async def _events(
-    node_id: int | None, level: str, last: int, follow: bool, server: str | None, output: Format
+    node_id: int | None,
+    level: str,
+    last: int,
+    since_unix_ms: int,
+    follow: bool,
+    server: str | None,
+    output: Format,
 ) -> int:
     shown_levels = {*_LEVELS[_LEVELS.index(level) :], "critical"}
     has: dict[int, NodeEvents] = {}
@@ -88,7 +111,7 @@ async def _events(
                 has[said.node_id] = said
                 found += said.events
         return sorted(
-            (event for event in found if event.level in shown_levels),
+            (e for e in found if e.level in shown_levels and e.unix_ms >= since_unix_ms),
             key=lambda event: (event.unix_ms, event.node_id, event.number),
         )
 

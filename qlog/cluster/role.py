@@ -4,7 +4,6 @@ Owns the options and the printing; the work is the admin client's.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -40,6 +39,16 @@ def _parse_rule(text: str) -> tuple[str, tuple[str, ...]]:
     return _parse_resource(resource), actions
 
 
+def _parse_action(text: str) -> str:
+    """Raises ValueError."""
+    for action in _ACTIONS:
+        if action.lower() == text.lower():
+            return action
+    raise ValueError(f"{text!r} is no action; use {', '.join(_ACTIONS)}")
+
+
+_complete = names.of(lambda _context: _ACTIONS)
+_ACTION = Parsed("action", _parse_action)
 _RULE = Parsed("rule", _parse_rule)
 _RESOURCE = Parsed("resource", _parse_resource)
 
@@ -60,6 +69,19 @@ def _row(role: "Role") -> Row:
     return row | {"differs": role.differs}
 
 
+def _printout(roles: Sequence["Role"], value: object) -> Printout:
+    """Show a rule a line; other forms have the value."""
+    columns = ("role", "rule", *(["differs"] if any(one.differs for one in roles) else []))
+    table = [
+        dict(zip(columns, (one.name, str(rule), ", ".join(one.differs)), strict=False))
+        if rule is one.rules[0]
+        else {"role": "", "rule": str(rule)}
+        for one in roles
+        for rule in one.rules
+    ]
+    return Printout(value, table=[TableRows(columns, table)])
+
+
 @role.command("list")
 @cluster_command
 async def list_roles(client: "Client") -> Printout:
@@ -78,15 +100,7 @@ async def list_roles(client: "Client") -> Printout:
       qlog role list
     """
     roles = await client.admin.roles()
-    columns = ("role", "rule", *(["differs"] if any(one.differs for one in roles) else []))
-    table = [
-        dict(zip(columns, (one.name, str(rule), ", ".join(one.differs)), strict=False))
-        if rule is one.rules[0]
-        else {"role": "", "rule": str(rule)}
-        for one in roles
-        for rule in one.rules
-    ]
-    return Printout([_row(one) for one in roles], table=[TableRows(columns, table)])
+    return _printout(roles, [_row(one) for one in roles])
 
 
 @role.command()
@@ -105,7 +119,7 @@ async def create(
     allow: Sequence[tuple[str, tuple[str, ...]]],
     deny: Sequence[tuple[str, tuple[str, ...]]],
     exist_ok: bool,
-) -> Row:
+) -> Printout:
     """Make a role.
 
     \b
@@ -128,7 +142,8 @@ async def create(
             ExitCode.REFUSED,
         )
     rules = [Rule(*one) for one in allow] + [Rule(*one, deny=True) for one in deny]
-    return _row(await client.admin.put_role(name, rules))
+    made = await client.admin.put_role(name, rules)
+    return _printout([made], _row(made))
 
 
 @role.command()
@@ -157,7 +172,7 @@ def acl() -> None:
 
 @acl.command()
 @click.argument("user", metavar="USER", shell_complete=names.users)
-@click.argument("action", metavar="ACTION", type=click.Choice(_ACTIONS, case_sensitive=False))
+@click.argument("action", metavar="ACTION", type=_ACTION, shell_complete=_complete)
 @click.argument("resource", metavar="RESOURCE", type=_RESOURCE)
 @cluster_command
 async def explain(client: "Client", user: str, action: str, resource: str) -> Printout:
@@ -167,7 +182,7 @@ async def explain(client: "Client", user: str, action: str, resource: str) -> Pr
 
     \b
     Keys of -o json:
-      user, action, resource, is_allowed, role, rule
+      user, action, resource, is_allowed, role, rule, roles (all of the user)
 
     \b
     Examples:
@@ -177,12 +192,16 @@ async def explain(client: "Client", user: str, action: str, resource: str) -> Pr
     """
     said = await client.admin.explain_access(user, action, resource)
     rule = None if said.rule is None else str(said.rule)
-    reason = f"{rule} of role {said.role}"
-    if rule is None:
-        reason = "no rule of its roles allows it"
-        with suppress(PermissionDeniedError):  # It explains itself, so it is not disabled.
-            if any(one.name == user and one.is_disabled for one in await client.admin.users()):
-                reason = "it is disabled"
+    try:
+        of_user = [one for one in await client.admin.users() if one.name == user]
+        roles, is_disabled = of_user[0].roles, of_user[0].is_disabled
+    except PermissionDeniedError:  # It explains itself, so it is not disabled.
+        roles, is_disabled = (await client.admin.who_am_i()).roles, False
+    reason = f"no rule of its roles ({', '.join(roles)}) allows it" if roles else "it has no role"
+    reason = "it is disabled" if is_disabled else reason
+    reason = reason if rule is None else f"{rule} of role {said.role}"
+    do = f"an admin changes that: 'qlog user set {user} "
+    do += "--enable'" if is_disabled else "--role' names all its roles"
     may = "may" if said.is_allowed else "may not"
     value: Row = {
         "user": user,
@@ -191,7 +210,9 @@ async def explain(client: "Client", user: str, action: str, resource: str) -> Pr
         "is_allowed": said.is_allowed,
         "role": said.role or None,
         "rule": rule,
+        "roles": roles,
     }
     sentence = f"user {user} {may} {action} on {resource}: {reason}"
     code = ExitCode.OK if said.is_allowed else ExitCode.FINDINGS
-    return Printout(value, table=[{}], lines=[sentence], exit_code=code)
+    lines = [sentence] if said.is_allowed else [sentence, do]
+    return Printout(value, table=[{}], lines=lines, exit_code=code)

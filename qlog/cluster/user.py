@@ -23,14 +23,14 @@ from qlog.command_decorators import Printout, cluster_command, confirmed, printe
 from qlog.connection import ask, server_option, warn_readable
 from qlog.message_rows import time_text
 from qlog.output import Row
-from qlog.parsed import Parsed, parse_duration
+from qlog.parsed import Parsed, parse_duration, parse_size
 from quorumlog.command_errors import CliError, ExitCode, nearest
 from quorumlog.errors import Outcome, QuorumlogError
 from quorumlog.user_files import UserFileError, read_keys, read_user_text
 from quorumlog.user_tokens import SECRET_SIZE_BYTES_MIN, digest_of, first_user_text, new_token
 
 if TYPE_CHECKING:
-    from quorumlog.admin.types import NewCredential, User, WhoAmI
+    from quorumlog.admin.types import NewCredential, User
     from quorumlog.client import Client
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -198,11 +198,21 @@ def _printout(user: "User") -> Printout:
             "id": one["id"],
             "kind": one["kind"],
             "certificate": one["certificate"],
-            "expires": one["expires_unix_ms"] and time_text(one["expires_unix_ms"]),
+            "expires": _end_text(one["expires_unix_ms"]),
         }
         for one in row["credentials"]
     ]
     return Printout(row, table=[shown])
+
+
+def _end_text(unix_ms: int) -> str | None:
+    if not unix_ms:
+        return None
+    return ("ended " if _has_ended(unix_ms) else "") + time_text(unix_ms)
+
+
+def _has_ended(unix_ms: int) -> bool:
+    return 0 < unix_ms <= time.time() * 1000
 
 
 # The first user.
@@ -310,7 +320,12 @@ def create(
 @_roles_option("Its roles from now on; others are taken away.")
 @click.option("--no-roles", is_flag=True, help="Take all roles away.")
 @click.option("--disable/--enable", "is_disabled", default=None, help="Refuse its calls, or not.")
-@click.option("--bytes-per-second", type=click.IntRange(min=0), help="At each node; 0: no limit.")
+@click.option(
+    "--bytes-per-second",
+    metavar="SIZE",
+    type=Parsed("size", parse_size),
+    help="At each node, as 10MiB; 0: no limit.",
+)
 @click.option("--messages-per-second", type=click.IntRange(min=0), help="The same.")
 @click.option("--requests-per-second", type=click.IntRange(min=0), help="The same.")
 @click.option("--connections", type=click.IntRange(min=0), help="The same.")
@@ -389,7 +404,7 @@ async def list_users(client: "Client") -> Printout:
 
     \b
     Keys of -o json:
-      user, roles, is_disabled, credentials (count), differs
+      user, roles, is_disabled, credentials (count), ended (of them), differs
 
     \b
     Examples:
@@ -404,11 +419,13 @@ async def list_users(client: "Client") -> Printout:
             "roles": one.roles,
             "is_disabled": one.is_disabled,
             "credentials": len(one.credentials),
+            "ended": sum(_has_ended(each.expires_unix_ms) for each in one.credentials),
             "differs": one.differs,
         }
         for one in users
     ]
-    return Printout(rows, omitted=() if any(one.differs for one in users) else ("differs",))
+    omitted = [key for key in ("ended", "differs") if not any(row[key] for row in rows)]
+    return Printout(rows, omitted=omitted)
 
 
 @user.command()
@@ -432,7 +449,7 @@ async def describe(client: "Client", name: str) -> Printout:
 
 @user.command()
 @cluster_command
-async def whoami(client: "Client") -> "WhoAmI":
+async def whoami(client: "Client") -> Printout:
     """Show the user that your credential belongs to.
 
     mode is the setting users of the node that answers.
@@ -446,7 +463,10 @@ async def whoami(client: "Client") -> "WhoAmI":
       qlog user whoami
       qlog --token-file shop.token user whoami
     """
-    return await client.admin.who_am_i()
+    said = await client.admin.who_am_i()
+    none = "users are off at the node that answers: no caller is a user, and all may do all"
+    is_off = said.mode == "off"
+    return Printout(said, lines=[none] * is_off, omitted=("name", "roles") if is_off else ())
 
 
 # Credentials.
@@ -552,15 +572,19 @@ def _remove_command(group: click.Group, kind: str, metavar: str, example: str) -
 
     async def remove(client: "Client", name: str, credential: str) -> Printout:
         found = await _user(client, name)
-        has = [one.id for one in found.credentials if one.kind == kind]
-        if credential not in has:
+        has = {one.id: one.certificate or one.id for one in found.credentials if one.kind == kind}
+        ids = [one for one, name in has.items() if credential in (one, name)]
+        if not ids:
             raise CliError(
                 f"user {name!r} has no {kind.replace('_', ' ')} {credential!r}",
-                f"it has {', '.join(has) or 'none'}",
+                f"it has {', '.join(has.values()) or 'none'}",
                 f"see them: qlog user describe {name}",
                 ExitCode.NOT_FOUND,
             )
-        return _printout(await client.admin.put_user(name, remove=[credential]))
+        left = await client.admin.put_user(name, remove=ids)
+        none = f"user {name!r} has no credential now that has not ended: no caller can be it"
+        is_out = all(_has_ended(one.expires_unix_ms) for one in left.credentials)
+        return replace(_printout(left), lines=[none] if is_out else [])
 
     remove.__doc__ = f"""Take it away from a user. Counts at once, for calls under way too.
 
@@ -580,7 +604,7 @@ def _remove_command(group: click.Group, kind: str, metavar: str, example: str) -
 
 _remove_command(token, "token", "ID", "token-3f2a91c0")
 _remove_command(key, "access_key", "KEY", "SHOP1")
-_remove_command(certificate, "certificate", "ID", "certificate-1b9d44e7")
+_remove_command(certificate, "certificate", "NAME", "CN=shop.example")
 
 
 @user.command("import-keys")

@@ -24,7 +24,7 @@ from starlette.staticfiles import StaticFiles
 from qlog.connection import until
 from qlog.console.cluster import Cluster
 from qlog.console.links import link
-from qlog.console.login import LoginNeededError, Logins
+from qlog.console.login import UNAUTHENTICATED, LoginNeededError, Logins
 from qlog.console.shield import RefusedError, Shield, Tokens
 from qlog.console.shown import FILTERS
 from quorumlog.command_errors import ExitCode, explain
@@ -183,7 +183,7 @@ class Console:
             if said.code.endswith(("out_of_range", "no_beginning")):
                 status = 404
             elif isinstance(error, PermissionDeniedError):
-                status = 403
+                status = 401 if said.code == UNAUTHENTICATED else 403
             elif isinstance(error, InvalidRequestError) or said.code == "node.bad_request":
                 status = 400
         context |= {"what": what, "why": why, "do": do, "status": status}
@@ -295,7 +295,7 @@ class Console:
     # --- Logins ---
 
     async def _show_login(self, request: Request) -> Response:
-        context = {"to": _path(request, request.query_params.get("to", "")), "trouble": ""}
+        context = {"to": _path(request, request.query_params.get("to", ""))}
         return HTMLResponse(self._render("login.html", request, context))
 
     async def _log_in(self, request: Request) -> Response:
@@ -308,9 +308,8 @@ class Console:
             answer = RedirectResponse(to, 303)
             try:
                 await self._logins.log_in(form.get("user_token", "").strip(), request, answer)
-            except (PermissionDeniedError, InvalidRequestError):
-                context = {"to": to, "trouble": "No user of the cluster has this token."}
-                return HTMLResponse(self._render("login.html", request, context), 401)
+            except (PermissionDeniedError, InvalidRequestError) as error:
+                return self._error(request, error, "login.html", to=to)
         except (QuorumlogError, RefusedError) as error:
             return self._error(request, error)
         return answer

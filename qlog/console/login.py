@@ -106,6 +106,8 @@ class Logins:
             except PermissionDeniedError as error:
                 if error.code == UNAUTHENTICATED:
                     raise
+                if answer.headers["location"] == "/":  # It may not see the nodes.
+                    answer.headers["location"] = "/topics"
             with suppress(UnavailableError, DeadlineError):  # Without a leader it goes on unnamed.
                 user = (await client.admin.who_am_i()).name
         except BaseException:

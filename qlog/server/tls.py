@@ -37,7 +37,8 @@ def dev(directory: Path, hosts: tuple[str, ...], output: Format) -> int:
 
     Writes ca.pem, server.pem, server.key, client.pem and client.key into DIRECTORY, and overwrites
     no file. The certificate of the nodes is for 127.0.0.1, localhost and each --host. The key of
-    the authority is not kept. For development and tests, not for production.
+    the authority is not kept. client.pem has the name CN=client, as users know it. For development
+    and tests, not for production.
 
     \b
     Examples:
@@ -94,6 +95,7 @@ def dev(directory: Path, hosts: tuple[str, ...], output: Format) -> int:
         return ExitCode.OK
     click.echo(f"# until {authority.ends:%Y-%m-%d}, not for production")
     click.echo(f"# for {', '.join(hosts)}")
+    click.echo("# the name of client.pem for 'qlog user certificate add' is CN=client")
     click.echo("# into node.toml of each node, above the first [peers.N]:")
     for name, value in settings.items():
         click.echo(f"{name} = {'true' if value is True else _quoted(str(value))}")

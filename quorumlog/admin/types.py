@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from quorumlog.arguments import check_fields
+from quorumlog.arguments import check_fields, check_token
 from quorumlog.errors import InvalidRequestError
 from quorumlog.pb import admin_pb2, users_pb2
 from quorumlog.records import values
@@ -511,6 +511,7 @@ class NewCredential:
         if sum(map(bool, (self.token, self.secret, self.certificate))) != 1:
             text = f"credential {self.id!r}: name one of token, secret and certificate"
             raise InvalidRequestError(text)
+        check_token(self.token)
 
     def to_pb(self) -> users_pb2.Credential:
         """Return what is sent: of a token its digest, and nothing of a secret."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final, Self, TypeVar
 
 from quorumlog.cluster.forks import forks
-from quorumlog.errors import QuorumlogError
+from quorumlog.errors import PermissionDeniedError, QuorumlogError
 
 _log = logging.getLogger("quorumlog.client")
 
@@ -133,7 +133,10 @@ def failures_beside(error: BaseException | None) -> Iterator[None]:
 
 
 def _set_beside(error: BaseException, other: BaseException) -> None:
-    """Log a failure that is not raised because an error is, and note it there."""
+    """Log a failure that is not raised because an error is, and note it there. Who loses a right
+    meets the same refusal in the close, which is only noted."""
     text = "; ".join((f"{type(other).__name__}: {other}", *getattr(other, "__notes__", ())))
-    _log.warning("a close failed beside %r: %s", error, text)
+    is_again = isinstance(other, PermissionDeniedError) and other.code == getattr(error, "code", "")
+    if not is_again:
+        _log.warning("a close failed beside %r: %s", error, text)
     error.add_note(f"a close failed beside it: {text}")

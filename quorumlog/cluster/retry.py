@@ -92,6 +92,8 @@ def _late(
     head = ", the last with" if attempts else ":"
     because = ""
     if last is not None:
+        if last.code == "node.rate_limited":
+            do = "send less, allow more time, or ask an admin for a higher limit"
         event, _, remedy = last.message.rpartition("; ")
         text = event or remedy
         _, is_nested, inner = text.rpartition(", the last with ")

@@ -23,7 +23,7 @@ RATE = 20
 
 
 async def put_user(admin: quorumlog.Client, name: str, role: str, **rates: int) -> str:
-    token = users_pb2.Credential(id="t", token_sha256=digest_of(f"qlt_{name}"))
+    token = users_pb2.Credential(id="t", token_sha256=digest_of(f"qlt_{name:_<43}"))
     request = users_pb2.PutUserRequest(
         name=name,
         roles=users_pb2.RoleNames(roles=[role]),
@@ -31,7 +31,7 @@ async def put_user(admin: quorumlog.Client, name: str, role: str, **rates: int) 
         add_credentials=[token],
     )
     await admin.admin._lead(admin.admin._groups.get(""), request)
-    return f"qlt_{name}"
+    return f"qlt_{name:_<43}"
 
 
 async def rows(admin: quorumlog.Client) -> list[dict[str, Any]]:

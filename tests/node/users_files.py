@@ -5,7 +5,7 @@ from pathlib import Path
 from node.config.users import first_user_text
 from node.users.credentials import digest_of
 
-ADMIN_TOKEN = "qlt_admin"
+ADMIN_TOKEN = "qlt_" + "a" * 43
 
 
 def user_settings(directory: Path, mode: str = "on") -> dict[str, str]:

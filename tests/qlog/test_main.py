@@ -213,6 +213,11 @@ def test_an_error_of_a_command_is_three_lines_and_code_3(
         ),
         (("start",), "did you mean 'local start'? else see qlog --help"),
         (("nodes",), "did you mean 'cluster members'? else see qlog --help"),
+        (("user", "show"), "did you mean 'describe'? else see qlog user --help"),
+        (
+            ("user", "key", "add", "shop", "--access-key", "X"),
+            "it is an argument here: give its value without --access-key; else see ",
+        ),
         (("topic", "ls"), "did you mean 'list'? else see qlog topic --help"),
         (("version",), "did you mean '--version'? else see qlog --help"),
         (("topic", "descrbe"), "did you mean 'describe'? else see qlog topic --help"),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -10,6 +11,7 @@ import pytest
 import quorumlog
 from quorumlog import errors, sync
 from quorumlog.client import Client
+from quorumlog.cluster.close_once import failures_beside
 from quorumlog.errors import Outcome
 from tests.patience import eventually
 from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster
@@ -92,6 +94,18 @@ async def test_every_failure_of_a_close_is_raised_or_logged_and_noted(
     noted = " ".join(getattr(raised, "__notes__", ()))
     for told in (noted, logged):
         assert f"{raised!r} {told}".count("UnknownTopicError") >= 2
+
+
+def test_a_refusal_that_comes_again_in_the_close_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = errors.PermissionDeniedError("lacks Sub", code="node.forbidden")
+    with suppress(errors.DeadlineError), failures_beside(refused):
+        raise refused
+    with suppress(errors.DeadlineError), failures_beside(refused):
+        raise errors.DeadlineError("late")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert len(refused.__notes__) == 2
 
 
 async def test_two_who_close_while_nobody_leads_both_end() -> None:

@@ -10,8 +10,7 @@ from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
-from node.errors.common import BadRequestError
-from node.errors.users import UnknownUserError, UserExistsError, UsersOffError
+from node.errors.users import BadAccessError, UnknownUserError, UserExistsError, UsersOffError
 from node.state.tables.users import UsersTable, to_pb
 from node.users.calling import calling
 from node.users.credentials import SECRET_LENGTH_MAX, SecretBox
@@ -47,7 +46,7 @@ class UserCalls:
         self._context.check_leads()
 
     async def put_user(self, request: pb.PutUserRequest) -> pb.User:
-        """Make or change a user. Raises the refusals of the state, and BadRequestError."""
+        """Make or change a user. Raises the refusals of the state, and BadAccessError."""
         self._check(request.cluster_id)
         old = self._table.users.users.get(request.name)
         if old is not None and request.must_be_new:
@@ -71,7 +70,9 @@ class UserCalls:
         unknown = removed - {one.id for one in user.credentials}
         if unknown:
             has = ", ".join(one.id for one in user.credentials) or "none"
-            raise BadRequestError("remove_credentials", f"of {has}", ", ".join(sorted(unknown)))
+            what = f"user {user.name!r} has no credential {', '.join(sorted(unknown))[:255]}"
+            do = "name one of them, 'qlog user describe' has all"
+            raise BadAccessError(what, f"it has {has}", do)
         kept = [one for one in user.credentials if one.id not in removed]
         secrets: Iterator[bytes] = iter(request.secrets)
         for added in request.add_credentials:
@@ -79,11 +80,14 @@ class UserCalls:
             if which is None:
                 added.sealed_secret = self._sealed(added.id, next(secrets, b""))
             elif which == "sealed_secret":
-                raise BadRequestError("add_credentials", "a secret, which the node seals", "sealed")
+                what = f"the secret of {added.id[:80]!r} came sealed"
+                do = "send it in secrets, and a credential without a proof"
+                raise BadAccessError(what, "the node seals secrets itself", do)
             if not any(self._is_same(added, one) for one in kept):
                 kept.append(added)
         if next(secrets, None) is not None:
-            raise BadRequestError("secrets", "one for each access key", "more")
+            what, why = "the call has more secrets than access keys", "each secret is of one key"
+            raise BadAccessError(what, why, "send one for each credential without a proof")
         del user.credentials[:]
         user.credentials.extend(kept)
 
@@ -97,11 +101,14 @@ class UserCalls:
 
     def _sealed(self, access_key: str, secret: bytes) -> bytes:
         if self._box is None:
-            expected = "users_key_file in the settings of each node, which seals their secrets"
-            raise BadRequestError("access key", expected, "none")
+            why = "this node has no users_key_file, whose key seals secrets"
+            do = "set users_key_file at each node, see docs/users.md"
+            raise BadAccessError(f"access key {access_key[:80]!r} cannot be stored", why, do)
         if not SECRET_SIZE_BYTES_MIN <= len(secret) <= SECRET_LENGTH_MAX:
-            expected = f"{SECRET_SIZE_BYTES_MIN} to {SECRET_LENGTH_MAX} bytes"
-            raise BadRequestError("secret", expected, f"{len(secret)}")
+            what = f"the secret of {access_key[:80]!r} has {len(secret)} bytes"
+            why = f"a secret has {SECRET_SIZE_BYTES_MIN} to {SECRET_LENGTH_MAX}"
+            do = "use another one, or let --secret-file name a new file, which gets one"
+            raise BadAccessError(what, why, do)
         return self._box.seal(access_key, secret)
 
     async def delete_user(self, request: pb.DeleteUserRequest) -> pb.DeleteUserResponse:
@@ -143,10 +150,7 @@ class UserCalls:
         caller = calling()
         if caller is not None and caller.name != request.user:
             caller.require(LOOK_AT_USERS)
-        try:
-            action, resource = action_of(request.action), resource_of(request.resource)
-        except ValueError as error:
-            raise BadRequestError("action or resource", "ones that exist", str(error)) from error
+        action, resource = action_of(request.action), resource_of(request.resource)
         if request.user not in self._table.users.users:
             raise UnknownUserError(request.user)
         rights = self._table.users.get(request.user)

@@ -6,7 +6,8 @@ Owns the numbers; the leader keeps to them (`broker.append.topic_rates`).
 from typing import Final, NamedTuple
 
 from node.config.limits import Limits
-from node.errors.common import BadRequestError, NodeError
+from node.errors.common import NodeError
+from node.errors.users import BadAccessError
 from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb.state_pb2 import Command
 
@@ -50,7 +51,8 @@ class TopicRatesTable(Table):
             return refusal
         rate = TopicRate(put.bytes_per_second, put.messages_per_second)
         if max(rate) > RATE_MAX:
-            return BadRequestError("rates", f"at most {RATE_MAX} a second", str(max(rate)))
+            what, why = f"a rate of {max(rate)} a second is too high", f"the highest is {RATE_MAX}"
+            return BadAccessError(what, why, "give a lower one, or 0 for no limit")
         self.by_topic.pop(put.topic.encode(), None)
         if rate != NO_RATE:
             self.by_topic[put.topic.encode()] = rate

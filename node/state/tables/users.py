@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from node.config.limits import Limits
-from node.errors.common import BadRequestError, LimitReachedError, NodeError
+from node.errors.common import LimitReachedError, NodeError
 from node.errors.users import (
+    BadAccessError,
     CredentialTakenError,
     LastAdminError,
     RoleInUseError,
@@ -44,6 +45,7 @@ ROLES_MAX: Final = 200
 ROLES_OF_A_USER_MAX: Final = 50
 CREDENTIALS_OF_A_USER_MAX: Final = 16
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
+_NAME_IS: Final = "a name has 1 to 64 of letters, digits and . _ @ -, the first no sign"
 _CHANGES_USERS: Final = Need(Action.UPDATE, ResourceKind.CLUSTER, ClusterPart.USERS)
 
 
@@ -89,8 +91,8 @@ class UsersTable(Table):
     def _put_user(self, put: users_pb2.User, reset_id: bytes) -> NodeError | None:
         try:
             user = user_of(put)
-        except ValueError as error:
-            return BadRequestError("user", "one that can be stored", str(error))
+        except BadAccessError as error:
+            return error
         old = self.users.users.get(user.name)
         revision = 1 if old is None else old.revision + 1
         if reset_id:
@@ -117,14 +119,17 @@ class UsersTable(Table):
             if role is None:
                 return UnknownRoleError(name)
             has_place = any(PLACEHOLDER in rule.resource.name for rule in role)
-            if has_place is not bool(argument) or (colon and not argument):
-                expected = f"{name}:PREFIX" if has_place else name
-                return BadRequestError("roles", expected, given)
+            if has_place and not argument:
+                why = f"a rule of role {name} has {PLACEHOLDER}, where the prefix goes"
+                return BadAccessError(f"role {given!r} lacks a prefix", why, f"use {name}:PREFIX")
+            if colon and not has_place:
+                why = f"no rule of role {name} has {PLACEHOLDER}, where a prefix would go"
+                return BadAccessError(f"role {given!r} has a prefix", why, f"use {name}")
             try:
                 if argument:
                     check_argument(argument)
-            except ValueError as error:
-                return BadRequestError("roles", f"{name}:PREFIX", str(error))
+            except BadAccessError as error:
+                return error
         for identity, credential in user.credentials.items():
             owner = self._owner(identity, credential)
             if owner not in ("", user.name):
@@ -158,17 +163,24 @@ class UsersTable(Table):
 
     def _put_role(self, name: str, rules: Any) -> NodeError | None:
         if _NAME.match(name) is None or name in READY_MADE:
-            expected = "1 to 64 of letters, digits and . _ @ -, not the name of a ready-made role"
-            return BadRequestError("role", expected, repr(name[:80]))
+            what = (
+                f"role {name[:80]!r} is ready-made"
+                if name in READY_MADE
+                else f"{name[:80]!r} is no name of a role"
+            )
+            why = "it cannot be changed" if name in READY_MADE else _NAME_IS
+            return BadAccessError(what, why, "use another name")
         count = len(self.users.roles.keys() | {name})
         if count > ROLES_MAX:
             return LimitReachedError("roles", count, ROLES_MAX)
         if not 1 <= len(rules) <= RULES_OF_A_ROLE_MAX:
-            return BadRequestError("rules", f"1 to {RULES_OF_A_ROLE_MAX} of them", str(len(rules)))
+            why = f"a role has 1 to {RULES_OF_A_ROLE_MAX}"
+            do = "give it another number of rules, or a user several roles"
+            return BadAccessError(f"role {name!r} would have {len(rules)} rules", why, do)
         try:
             role = from_pb(rules)
-        except ValueError as error:
-            return BadRequestError("rules", "rules that can be stored", str(error))
+        except BadAccessError as error:
+            return error
         has_place = any(PLACEHOLDER in rule.resource.name for rule in role)
         for user in self.users.users.values():
             for given in user.roles:
@@ -220,21 +232,29 @@ def _has_admin(users: Users) -> bool:
 
 
 def user_of(put: users_pb2.User) -> User:
-    """Read a user in wire form. Raises ValueError, which says what is wrong."""
+    """Read a user in wire form. Raises BadAccessError."""
     if _NAME.match(put.name) is None:
-        raise ValueError(f"name {put.name[:80]!r}: use 1 to 64 of letters, digits and . _ @ -")
+        what = f"{put.name[:80]!r} is no name of a user"
+        raise BadAccessError(what, _NAME_IS, "use another name")
     roles = tuple(dict.fromkeys(put.roles))
     if len(roles) > ROLES_OF_A_USER_MAX or any(len(role) > 255 for role in roles):
-        raise ValueError(
-            f"{len(roles)} roles: use at most {ROLES_OF_A_USER_MAX}, of 255 characters"
-        )
+        what = f"user {put.name!r} would have {len(roles)} roles, or one that is too long"
+        why = f"a user has at most {ROLES_OF_A_USER_MAX}, of at most 255 characters"
+        raise BadAccessError(what, why, "make a role that has the rules of several")
     if len(put.credentials) > CREDENTIALS_OF_A_USER_MAX:
         count = len(put.credentials)
-        raise ValueError(f"{count} credentials: use at most {CREDENTIALS_OF_A_USER_MAX}")
+        why = f"a user has at most {CREDENTIALS_OF_A_USER_MAX}, those that have ended included"
+        do = "remove one first, 'qlog user describe' has them"
+        raise BadAccessError(f"user {put.name!r} would have {count} credentials", why, do)
     credentials: dict[str, Credential] = {}
     for one in put.credentials:
-        if _NAME.match(one.id) is None or one.id in credentials:
-            raise ValueError(f"credential {one.id[:80]!r}: use another name of 1 to 64 characters")
+        if _NAME.match(one.id) is None:
+            what = f"{one.id[:80]!r} is no access key and no name of a credential"
+            raise BadAccessError(what, _NAME_IS, "use another one")
+        if one.id in credentials:
+            what = f"user {put.name!r} has a credential {one.id!r} already"
+            do = "use another name, or remove that one first"
+            raise BadAccessError(what, "each has a name of its own", do)
         credentials[one.id] = _credential_of(one)
     rates = Rates(
         put.rates.bytes_per_second,
@@ -248,7 +268,9 @@ def user_of(put: users_pb2.User) -> User:
 def _credential_of(given: users_pb2.Credential) -> Credential:
     which, end = given.WhichOneof("proof"), given.expires_unix_ms
     if end < 0:
-        raise ValueError(f"credential {given.id}: an end before 1970")
+        why = f"its end is {end} ms since 1970"
+        do = "give it a later end, or 0 for none"
+        raise BadAccessError(f"credential {given.id!r} would end before 1970", why, do)
     if which == "token_sha256" and len(given.token_sha256) == 32:
         return Credential(token_sha256=given.token_sha256, expires_unix_ms=end)
     if which == "sealed_secret" and 0 < len(given.sealed_secret) <= 512:
@@ -256,7 +278,8 @@ def _credential_of(given: users_pb2.Credential) -> Credential:
     if which == "certificate":
         check_certificate_name(given.certificate)
         return Credential(certificate=given.certificate, expires_unix_ms=end)
-    raise ValueError(f"credential {given.id} has no proof, or one of another form")
+    why = "it needs a digest of 32 bytes, a sealed secret of 1 to 512 or a name of a certificate"
+    raise BadAccessError(f"credential {given.id!r} proves nothing", why, "give it one of them")
 
 
 def to_pb(user: User) -> users_pb2.User:

@@ -117,28 +117,28 @@ def test_no_change_leaves_a_cluster_without_an_admin(change: dict[str, Any]) -> 
     ("change", "refusal"),
     [
         ({"roles": ["nothing"]}, "node.unknown_role"),
-        ({"roles": ["producer-consumer"]}, "node.bad_request"),
-        ({"roles": ["producer-consumer:"]}, "node.bad_request"),
-        ({"roles": ["reader:a"]}, "node.bad_request"),
-        ({"roles": [f"producer-consumer:{n}" for n in range(51)]}, "node.bad_request"),
-        ({"roles": ["producer-consumer:" + "a" * 256]}, "node.bad_request"),
-        ({"roles": ["producer-consumer:a-*"]}, "node.bad_request"),
-        ({"roles": ["producer-consumer:a b"]}, "node.bad_request"),
-        ({"credentials": [Credential(id="x")]}, "node.bad_request"),
-        ({"credentials": [Credential(id="", certificate="CN=a")]}, "node.bad_request"),
-        ({"credentials": [Credential(id="x", certificate="O=a")]}, "node.bad_request"),
-        ({"credentials": [Credential(id="x", token_sha256=b"short")]}, "node.bad_request"),
+        ({"roles": ["producer-consumer"]}, "node.bad_access"),
+        ({"roles": ["producer-consumer:"]}, "node.bad_access"),
+        ({"roles": ["reader:a"]}, "node.bad_access"),
+        ({"roles": [f"producer-consumer:{n}" for n in range(51)]}, "node.bad_access"),
+        ({"roles": ["producer-consumer:" + "a" * 256]}, "node.bad_access"),
+        ({"roles": ["producer-consumer:a-*"]}, "node.bad_access"),
+        ({"roles": ["producer-consumer:a b"]}, "node.bad_access"),
+        ({"credentials": [Credential(id="x")]}, "node.bad_access"),
+        ({"credentials": [Credential(id="", certificate="CN=a")]}, "node.bad_access"),
+        ({"credentials": [Credential(id="x", certificate="O=a")]}, "node.bad_access"),
+        ({"credentials": [Credential(id="x", token_sha256=b"short")]}, "node.bad_access"),
         ({"credentials": [Credential(id="x", certificate=f"CN={n}") for n in "ab"]},
-         "node.bad_request"),
+         "node.bad_access"),
         ({"credentials": [Credential(id=f"x{n}", certificate=f"CN={n}") for n in range(17)]},
-         "node.bad_request"),
+         "node.bad_access"),
         ({"credentials": [Credential(id="x", token_sha256=b"t" * 32)]}, "node.credential_taken"),
     ],
 )  # fmt: skip
 def test_a_user_that_cannot_be_is_refused(change: dict[str, Any], refusal: str) -> None:
     state = begun()
     assert put(state, User(name="b", revision=1), **change) == refusal
-    assert put(state, User(name="not a name", revision=1)) == "node.bad_request"
+    assert put(state, User(name="not a name", revision=1)) == "node.bad_access"
     assert list(state.table(UsersTable).users.users) == ["admin"]
 
 
@@ -148,9 +148,9 @@ def rule(resource: str, *actions: str, deny: bool = False) -> Rule:
 
 def test_roles_are_made_used_and_deleted() -> None:
     state = begun()
-    assert put_role(state, "admin", rule("Topic:*", "Pub")) == "node.bad_request", "ready-made"
-    assert put_role(state, "auditor", rule("Topic:a b", "Pub")) == "node.bad_request"
-    assert put_role(state, "auditor") == "node.bad_request"
+    assert put_role(state, "admin", rule("Topic:*", "Pub")) == "node.bad_access", "ready-made"
+    assert put_role(state, "auditor", rule("Topic:a b", "Pub")) == "node.bad_access"
+    assert put_role(state, "auditor") == "node.bad_access"
     assert put_role(state, "auditor", rule("Topic:*", "Sub"), rule("Group:*", "Get")) == ""
     assert put(state, User(name="b", roles=["auditor"], revision=1)) == ""
     assert delete_role(state, "auditor") == "node.role_in_use"

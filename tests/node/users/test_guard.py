@@ -97,6 +97,13 @@ def callers(guard: Guard) -> dict[str, Caller]:
 
 
 GOOD = ("token", "lower case", "key", "certificate")
+WHY = {
+    "no header": "shows no credential; .*; name the file of a token: qlog --token-file FILE",
+    "ended token": "the token of user 'shop' has ended; .* until .*: qlog user token add shop$",
+    "wrong token": "the token is unknown; no user of .*: qlog user token add USER$",
+    "wrong secret": "access key 'key' is unknown, or .*; no user .*: qlog user key add USER",
+    "other certificate": "CN=shop.example; .*: qlog user certificate add USER CN=shop.example$",
+}
 
 
 def test_a_credential_makes_a_caller_and_nothing_else_does() -> None:
@@ -105,7 +112,7 @@ def test_a_credential_makes_a_caller_and_nothing_else_does() -> None:
         if what in GOOD:
             assert caller.rights.user is SHOP, what
         else:
-            with pytest.raises(UnauthenticatedError):
+            with pytest.raises(UnauthenticatedError, match=WHY.get(what, "; .*; ")):
                 _ = caller.rights
 
 

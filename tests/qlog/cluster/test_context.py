@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from qlog.connection import (
 )
 from qlog.contexts import path
 from qlog.server.authority import Authority
+from qlog.transport import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from quorumlog.command_errors import CliError
 from tests.node.processes import SingleNode
 from tests.patience import PATIENCE_S
@@ -74,6 +76,12 @@ def test_commands_use_the_servers_and_the_files_of_a_context(
         assert {"name": "tls_ca", "value": str(own.ca), "source": CA_VARIABLE} in used
         assert {"name": "tls_key", "value": str(own.key), "source": "context 'prod'"} in saved
         assert "tls_key          -" in run("context", "show").stdout, "variables go first"
+        monkeypatch.setenv(TOKEN_VARIABLE, "qlt_own")
+        shown = run("context", "show").stdout
+        assert re.search("token_file +- +QUORUMLOG_TOKEN has the token", shown)
+        assert "qlt_own" not in shown
+        monkeypatch.setenv(TOKEN_FILE_VARIABLE, "a.token")
+        assert re.search("token_file +a.token +QUORUMLOG_TOKEN_FILE", run("context", "show").stdout)
 
 
 def test_a_context_is_chosen_by_name_and_taken_out(home: Path) -> None:
@@ -92,7 +100,7 @@ def test_a_context_is_chosen_by_name_and_taken_out(home: Path) -> None:
     listed = run("context", "list").stdout
     assert "commands use 'one'\n" in listed
     assert "'default' is the cluster of 'qlog local'" in listed
-    assert "commands use 'default' now" in run("context", "delete", "one").stdout
+    assert "commands use 'default' now" in run("context", "delete", "one", "--yes").stdout
     assert in_use() == ["default"]
     assert not [*home.iterdir()]
     run("context", "show", "one", code=4)

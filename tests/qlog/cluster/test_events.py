@@ -21,5 +21,7 @@ def test_an_election_is_an_event_of_each_node(qlog: Qlog) -> None:
     newest = qlog.json("events", "--node", leader, "--last", 1)
     assert newest[0]["node_id"] == leader
     assert qlog("events", "--last", 0).stdout == ""
+    since = ("events", "--last", 1, "--since")
+    assert (qlog.json(*since, "0s"), qlog.json(*since, "1d")[0]["text"] != "") == ([], True)
     assert all(row["level"] != "info" for row in qlog.json("events", "--level", "warning"))
     assert "role" in qlog("events", "--node", leader, "--last", 1_000).stdout

@@ -1,6 +1,8 @@
 """`qlog user`, `qlog role` and `qlog acl` against a node that has users on."""
 
 import json
+import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +11,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from node.config.users import read_first_user
 from qlog import main
 from qlog.connection import SERVER_VARIABLE
 from qlog.transport import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
-from quorumlog.user_tokens import TOKEN_PREFIX, digest_of
+from quorumlog import sync
+from quorumlog.admin.types import NewCredential
+from quorumlog.local_cluster import DIRECTORY_VARIABLE, STATE_FILE, TOKEN_FILE, started_at
+from quorumlog.user_files import UserFileError
+from quorumlog.user_tokens import TOKEN_PREFIX, digest_of, new_token
 from tests.node.processes import SingleNode
 from tests.node.users_files import ADMIN_TOKEN, user_settings
 from tests.qlog.running import check_keys
@@ -36,7 +43,7 @@ class Operator:
             main, [str(word) for word in words], env=self.environment | environment
         )
         assert said.exit_code == code, (said.exit_code, said.stdout, said.stderr)
-        assert TOKEN_PREFIX not in said.output
+        assert re.search(rf"{TOKEN_PREFIX}\w", said.output) is None
         assert SECRET not in said.output
         return said
 
@@ -74,7 +81,8 @@ def test_a_user_works_with_the_token_that_was_written(qlog: Operator, tmp_path: 
     qlog("topic", "create", "shop-orders")
     refused = qlog("--token-file", token, "topic", "create", "shop-b", code=5).stderr
     assert "lacks Create on Topic:shop-b" in refused
-    assert "qlog acl explain shop" in refused
+    assert "no rule of its roles (producer-consumer:shop-) allows it" in refused
+    assert "ask an admin for a role that does, as operator or admin" in refused
     before = token.read_text()
     qlog("user", "create", "other", "--token-file", token, code=2)
     assert token.read_text() == before
@@ -84,11 +92,51 @@ def test_a_user_works_with_the_token_that_was_written(qlog: Operator, tmp_path: 
     assert (changed["connections"], len(changed["credentials"])) == (5, 4)
     assert "no user could" in qlog("user", "token", "remove", "admin", "first", code=5).stderr
     qlog("user", "token", "remove", "shop", f"token-{digest_of(shown).hex()[:8]}")
-    assert "credential" in qlog("--token-file", token, "user", "whoami", code=5).stderr
+    assert "the token is unknown" in qlog("--token-file", token, "user", "whoami", code=5).stderr
+    token.write_text("secret of the cluster")
+    refused = qlog("--token-file", token, "user", "whoami", code=2).stderr
+    assert "it holds no token: it does not begin with qlt_" in refused
+    for wrong in (shown[:30], str(token)):
+        environment = only_token | {TOKEN_VARIABLE: wrong}
+        said = qlog("user", "whoami", code=2, **environment).stderr
+        assert "QUORUMLOG_TOKEN holds no token" in said
     assert "shop" in qlog("user", "describe", "shop").stdout
     assert [row["user"] for row in qlog.json("user", "list")] == ["admin", "shop"]
     qlog("user", "delete", "shop", "--yes")
     qlog("user", "describe", "shop", code=4)
+
+
+def test_the_token_of_the_local_cluster_is_named_where_it_is_missing(
+    qlog: Operator, tmp_path: Path
+) -> None:
+    port = int((qlog.environment[SERVER_VARIABLE] or "").rpartition(":")[2])
+    node: dict[str, Any] = {"address_port": port, "peer_port": 1, "http_port": 1}
+    node |= {"pid": os.getpid(), "started": started_at(os.getpid())}
+    (tmp_path / STATE_FILE).write_text(json.dumps({"cluster_id": "c", "nodes": {"1": node}}))
+    local: Any = {
+        SERVER_VARIABLE: None,
+        TOKEN_FILE_VARIABLE: None,
+        DIRECTORY_VARIABLE: str(tmp_path),
+    }
+    assert "name the file of a token" in qlog("topic", "list", code=5, **local).stderr
+    (tmp_path / TOKEN_FILE).write_text(ADMIN_TOKEN)
+    said = qlog("topic", "list", code=5, **local).stderr
+    assert f"be its user admin: export {TOKEN_FILE_VARIABLE}={tmp_path}/{TOKEN_FILE}\n" in said
+
+
+def test_a_credential_that_has_ended_is_marked(qlog: Operator) -> None:
+    with sync.connect(qlog.environment[SERVER_VARIABLE] or "", token=ADMIN_TOKEN) as client:
+        ended = NewCredential("old", token=new_token(), expires_unix_ms=1)
+        client.admin.put_user("late", add=[ended])
+    qlog("user", "certificate", "add", "late", "CN=late")
+    (row,) = (row for row in qlog.json("user", "list") if row["user"] == "late")
+    assert (row["credentials"], row["ended"]) == (2, 1)
+    assert qlog("user", "describe", "late").stdout.count("  ended 1970") == 1
+    assert "it has CN=late" in qlog("user", "certificate", "remove", "late", "CN=x", code=4).stderr
+    removed = qlog("user", "certificate", "remove", "late", "CN=late").stdout
+    assert "no credential now that has not ended" in removed
+    rated = qlog.json("user", "set", "late", "--bytes-per-second", "10MiB")
+    assert rated["bytes_per_second"] == 10 << 20
 
 
 def test_a_file_that_others_can_read_is_warned_of(qlog: Operator, tmp_path: Path) -> None:
@@ -96,7 +144,7 @@ def test_a_file_that_others_can_read_is_warned_of(qlog: Operator, tmp_path: Path
     file.write_text(f"K {SECRET}\n")
     file.chmod(0o640)
     said = qlog("user", "import-keys", file, "--role", "reader").stderr
-    assert f"warning: others can read {file}; run: chmod 600 {file}\n" in said
+    assert f"warning: others can read {file}; run: chmod 600 {file}" in " ".join(said.split())
     file.chmod(0o600)
     assert "warning" not in qlog("user", "import-keys", file, "--role", "reader").stderr
 
@@ -110,29 +158,101 @@ def test_the_life_of_a_credential_has_a_range(qlog: Operator, tmp_path: Path) ->
 
 
 def test_a_refused_change_leaves_no_file(qlog: Operator, tmp_path: Path) -> None:
-    qlog("user", "create", "x", "--role", "none", "--token-file", tmp_path / "t", code=4)
+    create = ("user", "create", "x", "--token-file", tmp_path / "t", "--role")
+    qlog(*create, "none", code=4)
+    assert "did you mean 'reader'?" in qlog(*create, "raeder", code=4).stderr
     qlog("user", "token", "add", "none", "--token-file", tmp_path / "t", code=4)
     assert not [*tmp_path.iterdir()]
 
 
 def test_explain_names_the_rule_that_decides(qlog: Operator) -> None:
     allow, deny = ("--allow", "Topic:x-* Pub,Sub"), ("--deny", "Topic:x-pay Pub")
-    assert len(qlog.json("role", "create", "team", *allow, *deny)["rules"]) == 2
+    made = qlog("role", "create", "team", *allow, *deny).stdout.splitlines()
+    assert [" ".join(line.split()) for line in made] == [
+        *("role rule", "team ALLOW Topic:x-* Pub,Sub", "DENY Topic:x-pay Pub")
+    ]
     qlog("role", "create", "team", *allow, code=5)
     qlog("user", "create", "eve", "--role", "team")
     said = qlog("acl", "explain", "eve", "pub", "Topic:x-pay", code=1).stdout
-    assert said == "user eve may not Pub on Topic:x-pay: DENY Topic:x-pay Pub of role team\n"
+    assert said == (
+        "user eve may not Pub on Topic:x-pay: DENY Topic:x-pay Pub of role team\n"
+        "an admin changes that: 'qlog user set eve --role' names all its roles\n"
+    )
     assert qlog.json("acl", "explain", "eve", "Sub", "Topic:x-pay")["is_allowed"] is True
     for wrong in ("Topic:x Pubb", "Queue:x Pub", "Topic:x"):
         assert "Topic:" in qlog("role", "create", "y", "--allow", wrong, code=2).stderr
     group = ("acl", "explain", "eve", "Get", "Group:g")
-    assert qlog(*group, code=1).stdout.endswith(": no rule of its roles allows it\n")
+    assert ": no rule of its roles (team) allows it\n" in qlog(*group, code=1).stdout
+    assert "use Pub, Sub, Create" in qlog("acl", "explain", "eve", "Read", "Group:g", code=2).stderr
     qlog("user", "set", "eve", "--disable")
-    assert qlog(*group, code=1).stdout.endswith(": it is disabled\n")
+    assert "qlog user set eve --enable" in qlog(*group, code=1).stdout
     assert "team" in qlog("role", "list").stdout
     qlog("role", "delete", "team", "--yes", code=5)  # A user has it.
     qlog("user", "set", "eve", "--no-roles")
     qlog("role", "delete", "team", "--yes")
+
+
+NAME = "a name has 1 to 64 of letters, digits and . _ @ -, the first no sign"
+SPACED = "a name has 1 to 255 characters without spaces"
+ACTIONS = "use Pub, Sub, Create, Update, Delete, Get, List, with commas between several"
+USER, ROLE = ("user", "create", "new"), ("role", "create", "new", "--allow")
+SECOND = ("user", "key", "add", "admin", "K", "--secret-file", "OTHER")
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "why", "do"),
+    [
+        (("user", "create", "a b"), "'a b' is no name of a user", NAME, "use another name"),
+        ((*USER, "--role", "reader:x"), "role 'reader:x' has a prefix",
+         "no rule of role reader has {}, where a prefix would go", "use reader"),
+        ((*USER, "--role", "producer-consumer"), "role 'producer-consumer' lacks a prefix",
+         "a rule of role producer-consumer has {}, where the prefix goes",
+         "use producer-consumer:PREFIX"),
+        ((*USER, "--role", "producer-consumer:a*b"), "'a*b' is no prefix",
+         "a prefix has 1 to 255 characters without spaces and *",
+         "use the beginning of names as PREFIX"),
+        ((*USER, "--certificate", "www.example"), "'www.example' names no certificate",
+         "a name of a certificate begins with where it stands there",
+         "use CN=NAME, DNS:NAME, URI:NAME or EMAIL:NAME"),
+        ((*USER, "--access-key", "A B", "--secret-file", "LONG"),
+         "'A B' is no access key and no name of a credential", NAME, "use another one"),
+        ((*USER, "--access-key", "A", "--secret-file", "SHORT"), "the secret of 'A' has 5 bytes",
+         "a secret has 8 to 255",
+         "use another one, or let --secret-file name a new file, which gets one"),
+        (SECOND, "user 'admin' has a credential 'K' already", "each has a name of its own",
+         "use another name, or remove that one first"),
+        ((*ROLE, "Topic:*x Pub"), "'Topic:*x' names no resource", SPACED,
+         "use * at the end only, where it stands for all names that begin so"),
+        ((*ROLE, "Cluster:foo Get"), "'Cluster:foo' is no part of a cluster",
+         "the parts of a cluster are nodes, settings, values, users",
+         "use one of them, as Cluster:nodes, or Cluster:* for all"),
+        (("role", "create", "a b", "--allow", "Topic:x Pub"), "'a b' is no name of a role", NAME,
+         "use another name"),
+        (("role", "create", "reader", "--exist-ok", "--allow", "Topic:x Pub"),
+         "role 'reader' is ready-made", "it cannot be changed", "use another name"),
+        (("role", "create", "new"), "role 'new' would have 0 rules", "a role has 1 to 100",
+         "give it another number of rules, or a user several roles"),
+        (("acl", "explain", "admin", "Get", "Cluster:foo"), "'Cluster:foo' is no part of a cluster",
+         "the parts of a cluster are nodes, settings, values, users",
+         "use one of them, as Cluster:nodes, or Cluster:* for all"),
+        (("topic", "set", "rated", "--bytes-per-second", "9" * 15),
+         "a rate of 999999999999999 a second is too high", "the highest is 1099511627776",
+         "give a lower one, or 0 for no limit"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_with_the_reason_and_what_to_do(
+    qlog: Operator, tmp_path: Path, words: tuple[str, ...], what: str, why: str, do: str
+) -> None:
+    for name, text in (("LONG", SECRET), ("OTHER", SECRET[::-1]), ("SHORT", "short")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    qlog("topic", "create", "rated", "--exist-ok")
+    if words is SECOND:
+        qlog(*SECOND[:-1], tmp_path / "LONG")
+    files = {name: tmp_path / name for name in ("LONG", "OTHER", "SHORT")}
+    said = json.loads(qlog(*(files.get(word, word) for word in words), "-o", "json", code=5).stderr)
+    assert (said["what"], said["why"], said["do"]) == (what, why, do)
+    assert said["code"] == "node.bad_access"
 
 
 def test_old_keys_become_users_after_a_look(qlog: Operator, tmp_path: Path) -> None:
@@ -154,6 +274,8 @@ def test_the_first_user_has_a_file_of_its_own(tmp_path: Path) -> None:
     first, token = tmp_path / "first.json", tmp_path / "t"
     run = CliRunner().invoke
     assert run(main, ["user", "init", str(first), "--token-file", str(token)]).exit_code == 0
+    with pytest.raises(UserFileError, match="it holds a token"):
+        read_first_user(token)
     held = json.loads(first.read_text())
     assert held["token_sha256"] == digest_of(token.read_text().strip()).hex()
     again = run(main, ["user", "init", str(first), "--token-file", str(tmp_path / "t2")])

@@ -15,6 +15,7 @@ from quorumlog.admin.types import NewCredential
 from quorumlog.cluster.channels import stub
 from quorumlog.cluster.tls import ClientTls
 from quorumlog.pb import admin_pb2, users_pb2
+from quorumlog.user_tokens import new_token
 from tests.node.peers.certificates import tls_settings
 from tests.node.processes import SingleNode
 from tests.node.users_files import ADMIN_TOKEN, user_settings
@@ -22,6 +23,7 @@ from tests.patience import PATIENCE_S
 from tests.qlog.console.test_pages import Browser, opened
 from tests.qlog.running import started
 
+BOB, LATE = (f"qlt_{letter * 43}" for letter in "bl")
 AS_ADMIN = {"metadata": [("authorization", f"Bearer {ADMIN_TOKEN}")], "timeout": PATIENCE_S}
 PAGES = (
     "/",
@@ -43,8 +45,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SingleNode]:
         with node.client() as client:
             users = stub(client.channel, users_pb2.DESCRIPTOR)
             role = users_pb2.RoleNames(roles=["producer-consumer:shop-"])
-            token = users_pb2.Credential(id="t", token_sha256=digest_of("qlt_bob"))
-            put = users_pb2.PutUserRequest(name="bob", roles=role, add_credentials=[token])
+            token = users_pb2.Credential(id="t", token_sha256=digest_of(BOB))
+            late = users_pb2.Credential(id="l", token_sha256=digest_of(LATE), expires_unix_ms=1_000)
+            put = users_pb2.PutUserRequest(name="bob", roles=role, add_credentials=[token, late])
             users.PutUser(put, **AS_ADMIN)
             for topic in ("orders", "shop-a"):
                 client.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic=topic), **AS_ADMIN)
@@ -56,13 +59,21 @@ def browser(node: SingleNode) -> Browser:
     return Browser(node.node_json()["console_address"])
 
 
-def log_in(browser: Browser, token: str, code: int = 303, **headers: str) -> dict[str, str]:
+def log_in(
+    browser: Browser,
+    token: str,
+    code: int = 303,
+    says: str = "",
+    to: str = "/topics",
+    **headers: str,
+) -> dict[str, str]:
     """Send the form of the login page; return the headers of later requests."""
     found = re.search(r'name="token" value="([^"]+)"', browser.get("/login"))
     assert found is not None
-    form = {"token": found[1], "user_token": token, "to": "/topics"}
+    form = {"token": found[1], "user_token": token, "to": to}
     text = browser.post("/login", code, form, **headers)
     assert token not in text
+    assert says in text
     return {"cookie": browser.headers.get("set-cookie", "").partition(";")[0]}
 
 
@@ -84,7 +95,9 @@ def test_without_a_login_it_shows_nothing_of_the_cluster(
     page = browser.post("/topics/shop-a/send", 401, form)
     assert "a long &lt;text&gt;</textarea>" in page
     assert 'href="/login"' in page
-    log_in(browser, "qlt_wrong", 401)
+    log_in(browser, "qlt_wrong", 400, "it has 9 characters, and a token 47")
+    log_in(browser, new_token(), 401, "the token is unknown: no user of this cluster has it")
+    log_in(browser, LATE, 401, "has ended: it was given until 1970-01-01T00:00:01+00:00")
     log_in(browser, ADMIN_TOKEN, 403, origin="http://evil.example")
     assert "set-cookie" not in browser.headers
 
@@ -98,14 +111,17 @@ def test_a_user_sees_what_its_roles_allow_and_the_refusals(
     for path in PAGES:
         browser.get(path, 200, **admin)
     assert "orders" in browser.get("/topics", 200, **admin)
-    bob = log_in(browser, "qlt_bob")
+    bob = log_in(browser, BOB, to="/")
+    assert browser.headers["location"] == "/topics", "no page that it may not see"
     assert bob != admin
     topics = browser.get("/topics", 200, **bob)
     assert "shop-a" in topics
     assert "orders" not in topics
     assert "user &#39;bob&#39; lacks" in browser.get("/topics/orders", 403, **bob)
     for path in ("/", "/nodes"):
-        assert "user &#39;bob&#39; lacks Get on Cluster:nodes" in browser.get(path, 403, **bob)
+        refused = browser.get(path, 403, **bob)
+        assert "user &#39;bob&#39; lacks Get on Cluster:nodes: no rule of its roles" in refused
+        assert "<h1>Not for this user</h1>" in refused
     found = re.search(
         r'name="token" value="([^"]+)"', browser.get("/topics/shop-a/send", 200, **bob)
     )
@@ -117,7 +133,7 @@ def test_a_user_sees_what_its_roles_allow_and_the_refusals(
     browser.get("/topics", 303, **bob)
     browser.get("/topics", 200, **admin)
 
-    bob = log_in(browser, "qlt_bob")
+    bob = log_in(browser, BOB)
     for _ in range(SESSIONS_OF_A_USER_MAX):
         log_in(browser, ADMIN_TOKEN)
     browser.get("/topics", 303, **admin)
@@ -125,12 +141,12 @@ def test_a_user_sees_what_its_roles_allow_and_the_refusals(
 
     with node.client() as client:
         gone = users_pb2.DeleteUserRequest(name="bob")
-        late = log_in(browser, "qlt_bob")
+        late = log_in(browser, BOB)
         stub(client.channel, users_pb2.DESCRIPTOR).DeleteUser(gone, **AS_ADMIN)
     browser.get("/topics", 303, **late)
     log = node.log_path.read_text()
     assert ADMIN_TOKEN not in log
-    assert "qlt_bob" not in log
+    assert BOB not in log
 
 
 def test_the_token_of_the_console_opens_no_page(

@@ -92,3 +92,10 @@ def test_no_secret_is_shown_by_a_value_or_an_error() -> None:
         assert SECRET not in str(raised.value)
     with pytest.raises(errors.InvalidRequestError, match="name one of"):
         NewCredential("k", token="a", certificate="CN=b")
+    good, no_token = new_token(), pytest.raises(errors.InvalidRequestError, match="no token: it")
+    for text in ("shop.token", SECRET, good[:30], good + "x", f"{good[:-1]} "):
+        with no_token as raised:
+            quorumlog.connect("h:1", token=text)
+        assert text not in str(raised.value)
+        with no_token:
+            NewCredential("k", token=text)

@@ -71,3 +71,9 @@ def test_a_deadline_within_another_is_told_once() -> None:
     inner = Deadline(3_000).error_unknown("the append", busy, attempts=2)
     text = str(Deadline(3_000).error("the call", inner, attempts=2))
     assert text.count("not done within") == text.count("node.busy: a queue is full") == 1
+
+
+def test_a_call_that_a_rate_held_up_is_no_trouble_of_the_cluster() -> None:
+    rate = BusyError("5 messages of user 'b' are over; try again", code="node.rate_limited")
+    text = str(Deadline(9).error("it", rate, attempts=2))
+    assert text.endswith("; send less, allow more time, or ask an admin for a higher limit")
