@@ -54,6 +54,7 @@ from node.nameserver.calls import NameServerCalls
 from node.nameserver.service import NameServerService
 from node.peers.common_link import Link
 from node.peers.handshake import LinkIdentity
+from node.peers.lives_codec import NO_BUILD, ToldBuild
 from node.peers.security.tls import (
     Tls,
     TlsFiles,
@@ -142,6 +143,7 @@ class Node(NodeParts):
         self.fs: FileSystem = watched
         self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
         self.lives = NodeLives(settings.node_id, fail_stop)
+        self.lives.build = self.lives.build._replace(users=settings.users)
         self.address = self.peer_address = self.http_address = self.framed_address = ""
         self.console_address = ""
         self._framed_listening: str | None = None
@@ -163,6 +165,7 @@ class Node(NodeParts):
         """The warnings as they were logged, by their texts with other numbers."""
         self.opening = Opening()
         self._has_met = False
+        self._users_problem: Callable[[], str] = lambda: ""
         self._http_error: PortTakenError | None = None
 
     async def start(self) -> None:
@@ -397,20 +400,21 @@ class Node(NodeParts):
         except UserFileError as error:
             _log.error("the reset of the admin is ignored", file=str(path), why=error.what)
             return
-        self.lives.reset = user.SerializeToString(deterministic=True)
+        reset = user.SerializeToString(deterministic=True)
+        self.lives.build = self.lives.build._replace(reset=reset)
         _log.warning(
             "the admin is reset once a majority of the voters has the same file",
             file=str(path),
             user=user.name,
-            reset_id=reset_id_of(self.lives.reset).hex(),
+            reset_id=reset_id_of(reset).hex(),
         )
 
-    def _reset_at(self, node: NodeId) -> bytes:
-        """Return the user of the reset at this node or a connected one; empty: none is known."""
+    def _build_at(self, node: NodeId) -> ToldBuild:
+        """Return what this node tells in handshakes, or a connected one told; else nothing."""
         if node == self.settings.node_id:
-            return self.lives.reset
+            return self.lives.build
         is_connected = self.replication.link.is_connected(node)
-        return self.lives.resets.get(node, b"") if is_connected else b""
+        return self.lives.builds.get(node, NO_BUILD) if is_connected else NO_BUILD
 
     async def _open_framed(self, tls: TlsFiles | None) -> None:
         """Open all ports for frames: our own and those of RocketMQ's remoting protocol."""
@@ -510,14 +514,19 @@ class Node(NodeParts):
             self.health.add_listener(work.on_ready)
         path, status = settings.directory / RESET_FILE, self.replication.status
         reset = AdminReset(
-            *(context, own_appends, path, self.lives.reset),
+            *(context, own_appends, path, self.lives.build.reset),
             voters=lambda: status().voters,
-            shown_by=self._reset_at,
+            shown_by=lambda voter: self._build_at(voter).reset,
         )
         self.broker.add_leader_work(reset)
-        follow_users(
-            guard, context, lambda: status().commit_index, lambda: self.health.ready().is_good
+        problem = follow_users(
+            *(guard, context, lambda: status().commit_index),
+            is_ready=lambda: self.health.ready().is_good,
+            mode_at=lambda node: self._build_at(node).users,
+            on_change=self.health.refresh,
         )
+        self.health.add_problem(problem)
+        self._users_problem = problem
         self.spawn(guard.run())
 
     async def _serve(self) -> None:
@@ -729,5 +738,7 @@ class Node(NodeParts):
             *self.renewals.warnings(),
             *map(str, date_warnings(self.files.tls_validity, time.time())),
             *self.lives.warnings(),
+            *filter(None, (self._users_problem(),)),
+            *self.guard.warnings(),
             *self.replication.warnings(),
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
 
-from node.errors.common import NodeError, NotReadyError
+from node.errors.common import NodeError
 from node.errors.translation import describe
 from node.errors.users import ForbiddenError, UnauthenticatedError
 from node.runtime.accounts import Account
@@ -23,7 +23,7 @@ from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
 from node.users.needs import NODE_CALLS, Needs, appends, of_nodes, of_peers
 from node.users.rates import UserRow, UserRows
 from node.users.rules import NAME_LENGTH_MAX, Action, ClusterPart, Need, ResourceKind
-from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Owned, Rights, Users
+from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Owned, Rights, Users, standing_for
 from store.errors import Outcome
 from store.record.topic_names import is_reserved
 
@@ -92,9 +92,7 @@ class Caller:
         if ends_unix_ms and ends_unix_ms <= self.guard.unix_ms():
             self.why, self._rights = "the credential has ended", None
         if self._rights is None:
-            if self.guard.is_behind():
-                raise NotReadyError(0, "does not know all users yet")
-            raise UnauthenticatedError(self.why)
+            raise self.guard.missing() or UnauthenticatedError(self.why)
         return self._rights
 
     def _found(self, users: Users) -> Rights | None:
@@ -117,13 +115,14 @@ class Caller:
             return True
         try:
             return self.rights.decide(need).is_allowed
-        except (UnauthenticatedError, NotReadyError):
+        except NodeError:
             return False
 
     def require(self, need: Need) -> None:
         """Raise ForbiddenError or UnauthenticatedError unless it may."""
         if self.is_node or self.rights.decide(need).is_allowed:
             return
+        need = standing_for(need)
         shown = need._replace(name=need.name[:NAME_LENGTH_MAX])
         raise ForbiddenError(self.name, str(shown), str(need.action), str(shown.resource))
 
@@ -194,8 +193,8 @@ class Guard:
         self.users = NO_USERS
         """Those of the replicated state, as of the last `look`."""
         self.box: Final = box
-        self.is_behind: Callable[[], bool] = lambda: False
-        """Whether the cluster may have users that this node has yet to learn, as after a start."""
+        self.missing: Callable[[], NodeError | None] = lambda: None
+        """Returns why this node may lack users of the cluster; None: it knows all."""
         self.rows: Final = UserRows()
         """The rates and connections of users at this node."""
         self.on_refused: Callable[[Caller, str, NodeError], None] = lambda _caller, _what, _e: None
@@ -208,6 +207,7 @@ class Guard:
         self.unix_ms = unix_ms
         self.node_digests: Sequence[bytes] = ()
         """Of the tokens that nodes of the cluster show: two of them while its secret is renewed."""
+        self._sealed_warning: tuple[Users, tuple[str, ...]] = NO_USERS, ()
         self._secrets: dict[tuple[str, bytes], bytes | None] = {}
         """Opened secrets, by access key and sealed form."""
         self._under_way: dict[asyncio.Task[object], tuple[Caller, Sequence[Need]]] = {}
@@ -287,6 +287,20 @@ class Guard:
 
     def _nobody(self, why: str) -> Caller:
         return Caller(self, "", why=why)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return that access keys are of no use at this node, if they are."""
+        of, found = self._sealed_warning
+        if of is not self.users:
+            keys = self.users.by_key.items()
+            count = sum(self._secret(key, owned.credential) is None for key, owned in keys)
+            key = "the key of users_key_file" if self.box else "there is no users_key_file, which"
+            found = (
+                f"{key} does not open the secrets of {count} of {len(keys)} access keys: clients "
+                "that sign with them are refused here; set the file that the other nodes have",
+            )
+            self._sealed_warning = self.users, (found if count else ())
+        return self._sealed_warning[1]
 
     # --- Whether it may ---
 

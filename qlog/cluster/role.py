@@ -167,7 +167,7 @@ async def explain(client: "Client", user: str, action: str, resource: str) -> Pr
 
     \b
     Keys of -o json:
-      user, action, resource, is_allowed, role, rule
+      user, action, resource, is_allowed, role, rule, needs
 
     \b
     Examples:
@@ -191,7 +191,9 @@ async def explain(client: "Client", user: str, action: str, resource: str) -> Pr
         "is_allowed": said.is_allowed,
         "role": said.role or None,
         "rule": rule,
+        "needs": said.needs or None,
     }
-    sentence = f"user {user} {may} {action} on {resource}: {reason}"
+    needs = f", which needs {said.needs}" if said.needs else ""
+    sentence = f"user {user} {may} {action} on {resource}{needs}: {reason}"
     code = ExitCode.OK if said.is_allowed else ExitCode.FINDINGS
     return Printout(value, table=[{}], lines=[sentence], exit_code=code)

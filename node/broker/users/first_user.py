@@ -48,8 +48,12 @@ class FirstUser:
 
     def on_ready(self, is_ready: bool) -> None:
         """Warn of a file whose token the cluster does not know: it has no effect."""
-        digest = self._user.credentials[0].token_sha256
-        if is_ready and self._is_made() and digest not in self._table.users.by_token:
+        digest, table = self._user.credentials[0].token_sha256, self._table
+        made = table.users.users.get(self._user.name)
+        # Later changes, as a token renewed or the admin reset, are no fault of the file.
+        has_changed = bool(table.reset_id) or (made is not None and made.revision > 1)
+        is_known = has_changed or digest in table.users.by_token
+        if is_ready and self._is_made() and not is_known:
             _log.warning(
                 "users_file has no effect: the cluster has users, and no token of its user %r is "
                 "the one of the file; give the token of another admin, or see 'qlog store "

@@ -14,6 +14,7 @@ from node.errors.common import BadRequestError, LimitReachedError, NodeError
 from node.errors.users import (
     CredentialTakenError,
     LastAdminError,
+    ReadyMadeRoleError,
     RoleInUseError,
     UnknownRoleError,
     UnknownUserError,
@@ -157,8 +158,10 @@ class UsersTable(Table):
     # --- Roles ---
 
     def _put_role(self, name: str, rules: Any) -> NodeError | None:
-        if _NAME.match(name) is None or name in READY_MADE:
-            expected = "1 to 64 of letters, digits and . _ @ -, not the name of a ready-made role"
+        if name in READY_MADE:
+            return ReadyMadeRoleError(name)
+        if _NAME.match(name) is None:
+            expected = "1 to 64 of letters, digits and . _ @ -"
             return BadRequestError("role", expected, repr(name[:80]))
         count = len(self.users.roles.keys() | {name})
         if count > ROLES_MAX:
@@ -182,6 +185,8 @@ class UsersTable(Table):
         return None
 
     def _delete_role(self, name: str) -> NodeError | None:
+        if name in READY_MADE:
+            return ReadyMadeRoleError(name)
         if name not in self.users.roles:
             return UnknownRoleError(name)
         for user in self.users.users.values():

@@ -127,6 +127,8 @@ def test_explain_names_the_rule_that_decides(qlog: Operator) -> None:
         assert "Topic:" in qlog("role", "create", "y", "--allow", wrong, code=2).stderr
     group = ("acl", "explain", "eve", "Get", "Group:g")
     assert qlog(*group, code=1).stdout.endswith(": no rule of its roles allows it\n")
+    audit = qlog("acl", "explain", "eve", "Get", "Topic:rmq_sys_audit", code=1).stdout
+    assert "Get on Topic:rmq_sys_audit, which needs Get on Cluster:users:\nno rule" in audit
     qlog("user", "set", "eve", "--disable")
     assert qlog(*group, code=1).stdout.endswith(": it is disabled\n")
     assert "team" in qlog("role", "list").stdout

@@ -7,7 +7,8 @@ import pytest
 from node.broker.users import first_user
 from node.broker.users.first_user import AdminReset, FirstUser
 from node.config.users import read_first_user, reset_id_of
-from node.state.tables.users import UsersTable
+from node.state.tables.users import UsersTable, to_pb
+from quorumlog.pb.state_pb2 import Command
 from quorumlog.user_tokens import first_user_text
 from tests.node.broker_fakes import Fixture
 from tests.patience import eventually
@@ -54,3 +55,10 @@ async def test_a_file_of_another_first_user_is_warned_of(
         await eventually(lambda: context.state.table(UsersTable).has_begun, "the first user")
         first.on_ready(True)
         assert ("users_file has no effect" in caplog.text) is is_other
+    caplog.clear()
+    table = context.state.table(UsersTable)
+    admin = to_pb(table.users.users["admin"])
+    admin.revision, admin.credentials[0].token_sha256 = 2, b"v" * 32
+    await own.submit(Command(put_user=Command.PutUser(user=admin)))
+    first.on_ready(True)
+    assert "no effect" not in caplog.text, "the token was renewed: the file may stay"
