@@ -182,10 +182,9 @@ class Node(NodeParts):
     async def _start(self) -> None:
         raise_descriptor_limit()
         limits = PortLimits.from_environment(os.environ)
-        accounts, guard = self.accounts, self.guard if self.guard.is_on else None
+        accounts, guard = self.accounts, self.guard if self.settings.users != "off" else None
         self.grpc = GrpcServer(accounts, limits)
-        users = None if self.settings.users == "off" else self.guard
-        self.remoting_calls = RemotingCalls(self.calls, accounts, users)
+        self.remoting_calls = RemotingCalls(self.calls, accounts, guard)
         self.framed = FramedServer(
             FramedCalls(self.calls, accounts, guard=guard),
             others=self.remoting_calls.conversations(),
@@ -336,7 +335,7 @@ class Node(NodeParts):
             "console_address": self.console_address or None,
         }
         self.ports.callback(remove_node_file, settings.directory)
-        http = {"http_token": self.http.own_token} if self.guard.is_on else {}
+        http = {"http_token": self.http.own_token} if settings.users != "off" else {}
         if settings.http_tls:
             http["http_scheme"] = "https"
         write_node_file(settings.directory, node_file | http)
@@ -501,16 +500,17 @@ class Node(NodeParts):
         settings, guard = self.settings, self.guard
         own_appends = self.broker.own_appends
         self.users = UserCalls(context, own_appends, settings.users, guard.box)
-        self.audit = Audit(context, own_appends, is_on=guard.is_on)
+        self.audit = Audit(context, own_appends, is_on=settings.users != "off")
         if settings.users == "off":
             return
-        if guard.is_on:
-            self.broker.has_users = True
-            guard.on_refused = self.audit.note_refusal
-            guard.on_administered = self.audit.note_change
+        self.broker.has_users = True
+        guard.on_refused = self.audit.note_refusal
+        guard.on_administered = self.audit.note_change
+        guard.rehearsal.on_row = self.audit.note_rehearsal
         first = settings.first_user()
         if first is not None:
             self.broker.add_leader_work(work := FirstUser(context, own_appends, first))
+            work.on_made = self.audit.note_made
             self.health.add_listener(work.on_ready)
         path, status = settings.directory / RESET_FILE, self.replication.status
         reset = AdminReset(
@@ -518,6 +518,7 @@ class Node(NodeParts):
             voters=lambda: status().voters,
             shown_by=lambda voter: self._build_at(voter).reset,
         )
+        reset.on_made = self.audit.note_made
         self.broker.add_leader_work(reset)
         problem = follow_users(
             *(guard, context, lambda: status().commit_index),
@@ -554,7 +555,7 @@ class Node(NodeParts):
             node_token(self.settings.secret()),
         )
         life.push_async_callback(self.rocketmq.stop)
-        if self.guard.is_on:
+        if self.settings.users != "off":
             self.spawn(self.audit.run(self.rocketmq.forwarder.hand_audit))
         self.pages.add_metrics(Source(metrics.ROCKETMQ, lambda: self.rocketmq))
         forwarder, context = self.rocketmq.forwarder, None if tls is None else client_context(tls)

@@ -22,15 +22,17 @@ from node.users.calling import set_calling
 from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
 from node.users.needs import NODE_CALLS, Needs, appends, of_nodes, of_peers
 from node.users.rates import UserRow, UserRows
+from node.users.rehearsal import Rehearsal
 from node.users.rules import NAME_LENGTH_MAX, Action, ClusterPart, Need, ResourceKind
 from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Owned, Rights, Users, standing_for
 from store.errors import Outcome
 from store.record.topic_names import is_reserved
 
 Mode = Literal["off", "prepare", "on"]
-"""`prepare`: only the calls of UserService are checked."""
+"""`prepare`: only calls of UserService are refused; of others is noted what `on` would refuse."""
 BEARER: Final = "bearer "
 """How a header `authorization` with a token begins, in lower case."""
+_APPEND: Final = "append"
 _NO_CREDENTIAL: Final = "the call shows no credential"
 _LOOK_S: Final = 1.0
 _SLICE_COUNT: Final = 256
@@ -46,7 +48,7 @@ class Caller:
 
     __slots__ = (
         *("_credential", "_identity", "_rights", "_row", "_users", "account"),
-        *("guard", "is_nobody", "is_node", "name", "why"),
+        *("guard", "host", "is_nobody", "is_node", "name", "watched", "why"),
     )
 
     def __init__(
@@ -67,6 +69,8 @@ class Caller:
         self.is_nobody: Final = not (name or is_node)
         self.why = why
         """Why it is no user."""
+        self.watched = "" if guard.is_on else _APPEND
+        """The call, if what `on` would refuse of it is only noted; empty: it is refused."""
         self._identity, self._credential = identity, credential
         self._users: Users | None = None
         self._rights: Rights | None = None
@@ -75,6 +79,13 @@ class Caller:
         """Of the user, once its rights were looked at."""
         self.account: Account | None = None
         """Of its connection; None: not known."""
+        self.host = ""
+        """From where it calls, where there is no account."""
+
+    @property
+    def address(self) -> str:
+        """From where it calls; empty: not known."""
+        return self.host if self.account is None else self.account.address.what
 
     @property
     def ends(self) -> bool:
@@ -106,12 +117,13 @@ class Caller:
         if self._identity and rights.user.credentials.get(self._identity) != self._credential:
             self.why = f"the credential was taken from user {self.name!r}"
             return None
-        self._row = self.guard.rows.of(rights.user)
+        if self.guard.is_on:
+            self._row = self.guard.rows.of(rights.user)
         return rights
 
     def may(self, need: Need) -> bool:
         """Whether it may do something now."""
-        if self.is_node:
+        if self.is_node or self.watched:
             return True
         try:
             return self.rights.decide(need).is_allowed
@@ -120,6 +132,21 @@ class Caller:
 
     def require(self, need: Need) -> None:
         """Raise ForbiddenError or UnauthenticatedError unless it may."""
+        if self.watched:
+            self._watch(need, self.watched)
+        else:
+            self._require(need)
+
+    def _watch(self, need: Need, method: str) -> None:
+        """Note a call that has not the right. That of no user was noted where it began."""
+        if self.is_nobody:
+            return
+        try:
+            self._require(need)
+        except NodeError as error:
+            self.guard.watch(self, method, error)
+
+    def _require(self, need: Need) -> None:
         if self.is_node or self.rights.decide(need).is_allowed:
             return
         need = standing_for(need)
@@ -133,6 +160,12 @@ class Caller:
         RateLimitedError unless it may do so now. Topics of the system are not looked at: no client
         writes to them."""
         if self.is_node:
+            return
+        if self.watched:
+            for topic in {topic for topic, _ in queues}:
+                name = topic.decode("utf-8", "replace")
+                if not is_reserved(name):
+                    self._watch(Need(Action.PUB, ResourceKind.TOPIC, name), _APPEND)
             return
         may_publish, row, account = self.rights.may_publish, self._row, self.account
         assert row is not None, "a user has a row"
@@ -205,6 +238,7 @@ class Guard:
         self.refused: Final[Counter[str]] = Counter({"unauthenticated": 0, "forbidden": 0})
         """Calls that were refused, by the last word of the code."""
         self.unix_ms = unix_ms
+        self.rehearsal: Final = Rehearsal(unix_ms)
         self.node_digests: Sequence[bytes] = ()
         """Of the tokens that nodes of the cluster show: two of them while its secret is renewed."""
         self._sealed_warning: tuple[Users, tuple[str, ...]] = NO_USERS, ()
@@ -289,7 +323,7 @@ class Guard:
         return Caller(self, "", why=why)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return that access keys are of no use at this node, if they are."""
+        """Return that access keys are of no use at this node, or that `on` would refuse calls."""
         of, found = self._sealed_warning
         if of is not self.users:
             keys = self.users.by_key.items()
@@ -300,16 +334,19 @@ class Guard:
                 "that sign with them are refused here; set the file that the other nodes have",
             )
             self._sealed_warning = self.users, (found if count else ())
-        return self._sealed_warning[1]
+        return self._sealed_warning[1] + self.rehearsal.warnings()
 
     # --- Whether it may ---
 
     def is_checked(self, method: str) -> bool:
-        """Whether calls of a method are checked. Called once for each method, at start."""
+        """Whether calls of a method are refused without the right; else that is noted only."""
         return self.is_on or (self.mode == "prepare" and method.startswith("UserService/"))
 
     def check(self, caller: Caller, method: str, needs: Sequence[Need] | None) -> None:
         """Raise ForbiddenError or UnauthenticatedError unless a caller may do all of this."""
+        if caller.account is None:
+            caller.account = current_account()
+        caller.watched = "" if self.is_checked(method) else method
         try:
             if needs is not None and not caller.is_node:
                 caller.rights  # noqa: B018 - it raises for a caller that is no user.
@@ -317,7 +354,8 @@ class Guard:
                     caller.require(need)
         except NodeError as error:
             self.refuse(caller, method, error)
-            raise
+            if not caller.watched:
+                raise
 
     def needs_of(
         self, caller: Caller, method: str, row: Needs, request: object
@@ -329,7 +367,10 @@ class Guard:
         if caller.is_node or is_of_nodes:
             whose = "users" if caller.is_node else "nodes of the cluster"
             error = UnauthenticatedError(f"only {whose} may make this call")
+            caller.watched = "" if self.is_checked(method) else method
             self.refuse(caller, method, error)
+            if caller.watched:
+                return None
             raise error
         needs = row(request)
         return None if needs is None else tuple(needs)
@@ -339,15 +380,22 @@ class Guard:
         try:
             caller.require(Need(Action.PUB, ResourceKind.TOPIC, topic))
         except NodeError as error:
-            self.refuse(caller, "append", error)
+            self.refuse(caller, _APPEND, error)
             raise
 
     def refuse(self, caller: Caller, method: str, error: NodeError) -> None:
         """Count a refusal and tell of it, once; other errors are none."""
-        if isinstance(error, _REFUSALS) and not error.is_noted:
+        if caller.watched:
+            self.watch(caller, method, error)
+        elif isinstance(error, _REFUSALS) and not error.is_noted:
             error.is_noted = True
             self.refused[error.code.rpartition(".")[2]] += 1
             self.on_refused(caller, method, error)
+
+    def watch(self, caller: Caller, method: str, error: NodeError) -> None:
+        """Note what would be a refusal if users were on."""
+        if isinstance(error, _REFUSALS):
+            self.rehearsal.note(caller, method, error)
 
     # --- Calls under way ---
 
@@ -359,10 +407,15 @@ class Guard:
 
         Raises as `check`; in the running task, also at the moment in which the right is taken; and
         RateLimitedError, unless its request `is_counted`."""
-        if caller.account is None:
+        if caller.account is None:  # Before a refusal of the next line, too.
             caller.account = current_account()
         needs = self.needs_of(caller, method, row, request)
-        self.check(caller, method, needs)
+        if self.is_on or not is_counted:  # Else the port has noted it.
+            self.check(caller, method, needs)
+        if caller.watched:
+            set_calling(None, caller)
+            yield
+            return
         set_calling(caller)
         if needs is None:
             yield

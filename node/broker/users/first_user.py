@@ -40,6 +40,8 @@ class FirstUser:
         """`user` is what the file says, with its first revision."""
         self._context, self._own_appends, self._user = context, own_appends, user
         self._task: asyncio.Task[None] | None = None
+        self.on_made: Callable[[str, Command.PutUser], None] = lambda _work, _put: None
+        """Called with this work's name, and what made the user."""
 
     def begin(self) -> None:
         """Make the user, unless it was made."""
@@ -76,6 +78,7 @@ class FirstUser:
             try:
                 await self._own_appends.submit(Command(put_user=put), is_administration=True)
                 _log.warning("%s is %r, of its file", self.what, put.user.name)
+                self.on_made(type(self).__name__, put)
             except UserExistsError:
                 return
             except NodeError as error:

@@ -327,4 +327,9 @@ def test_the_audit_has_who_did_what_and_is_read_by_who_may_look_at_users(node: S
 
     refused = ("reads", "AdminService/CreateTopic", "Topic:audited", "node.forbidden")
     wait_for("the refusal to be written", lambda: refused in found())
-    assert ("admin", "UserService/PutUser", "Cluster:users reads roles=reader", "ok") in found()
+    assert (
+        "admin",
+        "UserService/PutUser",
+        "Cluster:users reads roles=reader +token t",
+        "ok",
+    ) in found()

@@ -30,6 +30,8 @@ async def test_one_voter_of_three_resets_nothing(
 
     own, table = node.broker.own_appends, node.broker.context.state.table(UsersTable)
     reset = AdminReset(node.broker.context, own, path, user, lambda: (1, 2, 3), shown_by)
+    made = list[tuple[str, Command.PutUser]]()
+    reset.on_made = lambda work, put: made.append((work, put))
     count = node.driver.append_count
     node.broker.add_leader_work(reset)
     await eventually(lambda: asked.count(3) > 2)
@@ -37,6 +39,8 @@ async def test_one_voter_of_three_resets_nothing(
     shown[2] = user
     await eventually(lambda: not path.exists(), "the reset")
     assert table.reset_id == reset_id_of(user)
+    await eventually(lambda: made, "a row of the audit")
+    assert (made[0][0], made[0][1].reset_id) == ("AdminReset", reset_id_of(user))
     assert table.users.by_token[b"t" * 32].user == "admin"
     shown.update({1: b"", 2: other, 3: other})
     await eventually(lambda: b"u" * 32 in table.users.by_token, "one that this node lacks")
