@@ -395,7 +395,7 @@ class Guard:
     def watch(self, caller: Caller, method: str, error: NodeError) -> None:
         """Note what would be a refusal if users were on."""
         if isinstance(error, _REFUSALS):
-            self.rehearsal.note(caller, method, error)
+            self.rehearsal.note(caller.name, caller.address, method, error)
 
     # --- Calls under way ---
 

@@ -1,21 +1,18 @@
 """The rehearsal: the calls that `users = on` would refuse, while users are `prepare`.
 
-Owns the rows by user, address and method, how many there are, and how often each is told of. Must
-not know what becomes of a row that is told.
+Owns the rows by user, address and method, how many there are, and how often it reports each. Must
+not know what becomes of a report.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from node.errors.common import NodeError
 
-if TYPE_CHECKING:
-    from node.users.guard import Caller
-
 ROWS_MAX: Final = 100
 AGAIN_MS: Final = 60_000
-"""A row is told of at its first call, and then once in this time with the calls since."""
+"""It reports a row at the first call, and then once in this time with the calls since."""
 RECENT_MS: Final = 600_000
 """What was longer ago is no warning any more."""
 
@@ -23,8 +20,8 @@ RECENT_MS: Final = 600_000
 @dataclass(slots=True)
 class _Row:
     count: int = 0
-    untold_count: int = 0
-    told_unix_ms: int = 0
+    unseen_count: int = 0
+    reported_unix_ms: int = 0
     last_unix_ms: int = 0
 
 
@@ -33,22 +30,22 @@ class Rehearsal:
 
     def __init__(self, unix_ms: Callable[[], int]) -> None:
         self._unix_ms = unix_ms
-        self.on_row: Callable[[Caller, str, NodeError, int], None] = lambda *_: None
-        """Called with the caller, the call, the error that `on` would give, and the count."""
+        self.on_row: Callable[[str, str, str, NodeError, int], None] = lambda *_: None
+        """Called with user, address, call, the error that `on` would give, and the count."""
         self._rows: dict[tuple[str, str, str], _Row] = {}
         """The newest last."""
 
-    def note(self, caller: "Caller", method: str, error: NodeError) -> None:
+    def note(self, user: str, address: str, method: str, error: NodeError) -> None:
         """Count a call that `on` would refuse."""
-        key, now_ms = (caller.name, caller.address, method), self._unix_ms()
+        key, now_ms = (user, address, method), self._unix_ms()
         row = self._rows.pop(key, None) or _Row()
         self._rows[key] = row
         if len(self._rows) > ROWS_MAX:
             del self._rows[next(iter(self._rows))]
-        row.count, row.untold_count, row.last_unix_ms = row.count + 1, row.untold_count + 1, now_ms
-        if now_ms - row.told_unix_ms >= AGAIN_MS:
-            self.on_row(caller, method, error, row.untold_count)
-            row.untold_count, row.told_unix_ms = 0, now_ms
+        row.count, row.unseen_count, row.last_unix_ms = row.count + 1, row.unseen_count + 1, now_ms
+        if now_ms - row.reported_unix_ms >= AGAIN_MS:
+            self.on_row(user, address, method, error, row.unseen_count)
+            row.unseen_count, row.reported_unix_ms = 0, now_ms
 
     def warnings(self) -> tuple[str, ...]:
         """Return that there were such calls of late, if there were."""

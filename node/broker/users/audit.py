@@ -99,11 +99,13 @@ class Audit:
         text += f" reset_id={put.reset_id.hex()}" if put.reset_id else ""
         self._note("", "", work, text, DONE)
 
-    def note_rehearsal(self, caller: Caller, call: str, error: NodeError, count: int) -> None:
+    def note_rehearsal(
+        self, user: str, address: str, call: str, error: NodeError, count: int
+    ) -> None:
         """Note calls that were answered, and that `users = on` would have refused."""
         outcome = REHEARSED + error.code.rpartition(".")[2]
         resource = str(getattr(error, "resource", ""))
-        self._note(caller.name, caller.address, call, resource, outcome, count)
+        self._note(user, address, call, resource, outcome, count)
 
     def _note(
         self, user: str, address: str, call: str, resource: str, outcome: str, count: int = 1
