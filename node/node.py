@@ -54,6 +54,7 @@ from node.nameserver.calls import NameServerCalls
 from node.nameserver.service import NameServerService
 from node.peers.common_link import Link
 from node.peers.handshake import LinkIdentity
+from node.peers.lives_codec import NO_BUILD, ToldBuild
 from node.peers.security.tls import (
     Tls,
     TlsFiles,
@@ -142,6 +143,7 @@ class Node(NodeParts):
         self.fs: FileSystem = watched
         self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
         self.lives = NodeLives(settings.node_id, fail_stop)
+        self.lives.build = self.lives.build._replace(users=settings.users)
         self.address = self.peer_address = self.http_address = self.framed_address = ""
         self.console_address = ""
         self._framed_listening: str | None = None
@@ -163,6 +165,7 @@ class Node(NodeParts):
         """The warnings as they were logged, by their texts with other numbers."""
         self.opening = Opening()
         self._has_met = False
+        self._users_problem: Callable[[], str] = lambda: ""
         self._http_error: PortTakenError | None = None
 
     async def start(self) -> None:
@@ -179,10 +182,9 @@ class Node(NodeParts):
     async def _start(self) -> None:
         raise_descriptor_limit()
         limits = PortLimits.from_environment(os.environ)
-        accounts, guard = self.accounts, self.guard if self.guard.is_on else None
+        accounts, guard = self.accounts, self.guard if self.settings.users != "off" else None
         self.grpc = GrpcServer(accounts, limits)
-        users = None if self.settings.users == "off" else self.guard
-        self.remoting_calls = RemotingCalls(self.calls, accounts, users)
+        self.remoting_calls = RemotingCalls(self.calls, accounts, guard)
         self.framed = FramedServer(
             FramedCalls(self.calls, accounts, guard=guard),
             others=self.remoting_calls.conversations(),
@@ -333,7 +335,7 @@ class Node(NodeParts):
             "console_address": self.console_address or None,
         }
         self.ports.callback(remove_node_file, settings.directory)
-        http = {"http_token": self.http.own_token} if self.guard.is_on else {}
+        http = {"http_token": self.http.own_token} if settings.users != "off" else {}
         if settings.http_tls:
             http["http_scheme"] = "https"
         write_node_file(settings.directory, node_file | http)
@@ -397,20 +399,21 @@ class Node(NodeParts):
         except UserFileError as error:
             _log.error("the reset of the admin is ignored", file=str(path), why=error.what)
             return
-        self.lives.reset = user.SerializeToString(deterministic=True)
+        reset = user.SerializeToString(deterministic=True)
+        self.lives.build = self.lives.build._replace(reset=reset)
         _log.warning(
             "the admin is reset once a majority of the voters has the same file",
             file=str(path),
             user=user.name,
-            reset_id=reset_id_of(self.lives.reset).hex(),
+            reset_id=reset_id_of(reset).hex(),
         )
 
-    def _reset_at(self, node: NodeId) -> bytes:
-        """Return the user of the reset at this node or a connected one; empty: none is known."""
+    def _build_at(self, node: NodeId) -> ToldBuild:
+        """Return what this node tells in handshakes, or a connected one told; else nothing."""
         if node == self.settings.node_id:
-            return self.lives.reset
+            return self.lives.build
         is_connected = self.replication.link.is_connected(node)
-        return self.lives.resets.get(node, b"") if is_connected else b""
+        return self.lives.builds.get(node, NO_BUILD) if is_connected else NO_BUILD
 
     async def _open_framed(self, tls: TlsFiles | None) -> None:
         """Open all ports for frames: our own and those of RocketMQ's remoting protocol."""
@@ -497,28 +500,35 @@ class Node(NodeParts):
         settings, guard = self.settings, self.guard
         own_appends = self.broker.own_appends
         self.users = UserCalls(context, own_appends, settings.users, guard.box)
-        self.audit = Audit(context, own_appends, is_on=guard.is_on)
+        self.audit = Audit(context, own_appends, is_on=settings.users != "off")
         if settings.users == "off":
             return
-        if guard.is_on:
-            self.broker.has_users = True
-            guard.on_refused = self.audit.note_refusal
-            guard.on_administered = self.audit.note_change
+        self.broker.has_users = True
+        guard.on_refused = self.audit.note_refusal
+        guard.on_administered = self.audit.note_change
+        guard.rehearsal.on_row = self.audit.note_rehearsal
         first = settings.first_user()
         if first is not None:
             self.broker.add_leader_work(work := FirstUser(context, own_appends, first))
+            work.on_made = self.audit.note_made
             self.health.add_listener(work.on_ready)
         path, status = settings.directory / RESET_FILE, self.replication.status
         replicas = settings.peers or (settings.node_id,)
         reset = AdminReset(
-            *(context, own_appends, path, self.lives.reset),
+            *(context, own_appends, path, self.lives.build.reset),
             voters=lambda: replicas if settings.is_ha else status().voters,
-            shown_by=self._reset_at,
+            shown_by=lambda voter: self._build_at(voter).reset,
         )
+        reset.on_made = self.audit.note_made
         self.broker.add_leader_work(reset)
-        follow_users(
-            guard, context, lambda: status().commit_index, lambda: self.health.ready().is_good
+        problem = follow_users(
+            *(guard, context, lambda: status().commit_index),
+            is_ready=lambda: self.health.ready().is_good,
+            mode_at=lambda node: self._build_at(node).users,
+            on_change=self.health.refresh,
         )
+        self.health.add_problem(problem)
+        self._users_problem = problem
         self.spawn(guard.run())
 
     async def _serve(self) -> None:
@@ -546,7 +556,7 @@ class Node(NodeParts):
             node_token(self.settings.secret()),
         )
         life.push_async_callback(self.rocketmq.stop)
-        if self.guard.is_on:
+        if self.settings.users != "off":
             self.spawn(self.audit.run(self.rocketmq.forwarder.hand_audit))
         self.pages.add_metrics(Source(metrics.ROCKETMQ, lambda: self.rocketmq))
         forwarder, context = self.rocketmq.forwarder, None if tls is None else client_context(tls)
@@ -730,5 +740,7 @@ class Node(NodeParts):
             *self.renewals.warnings(),
             *map(str, date_warnings(self.files.tls_validity, time.time())),
             *self.lives.warnings(),
+            *filter(None, (self._users_problem(),)),
+            *self.guard.warnings(),
             *self.replication.warnings(),
         )

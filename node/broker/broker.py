@@ -33,7 +33,7 @@ from node.broker.topics.topics import Topics
 from node.broker.transactions import TransactionCalls
 from node.broker.transactions.consumed import OffsetsUnderWay
 from node.errors.common import NodeError
-from node.users.calling import Calling, calling
+from node.users.calling import Calling, calling, watched
 from node.users.needs import append_needs
 from quorumlog.pb.log_pb2 import (
     AppendRequest,
@@ -137,7 +137,7 @@ class Broker:
         or fails; nothing is raised here.
         """
         if caller is None and self.has_users:
-            caller = calling()
+            caller = calling() or watched()
         feature: Callable[[AppendRequest], asyncio.Future[AppendResponse]] | None = None
         if request.has_delayed:
             feature = self.delay.append

@@ -400,7 +400,8 @@ class Settings(BaseModel):
     users: Literal["off", "prepare", "on"] = _setting(
         "off",
         "Whether every call needs a user with the right to it (docs/users.md). `prepare`: only the "
-        "calls about users are checked, so that users and their clients can be set up before.",
+        "calls about users are refused, and what `on` would refuse is noted, so that users and "
+        "their clients can be set up before.",
     )
     users_file: Path | None = _setting(
         None,

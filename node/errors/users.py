@@ -62,6 +62,19 @@ class UsersOffError(NodeError):
     text = "users are off at this node; set users = prepare and users_file there, see docs/users.md"
 
 
+class UsersNotPreparedError(NodeError):
+    """The node knows no user, and its leader has `users = off`, so it makes none. The call had no
+    effect; the setting at the leader has to change first."""
+
+    code, status = "node.users_not_prepared", "FAILED_PRECONDITION"
+    text = (
+        "users = {mode} here, and off at the leader, node {leader_id}: no user is known; set "
+        "users = prepare at all nodes first"
+    )
+    mode: str
+    leader_id: int
+
+
 class UnknownUserError(NodeError):
     """The cluster has no user of this name. The state is unchanged."""
 
@@ -93,6 +106,17 @@ class RoleInUseError(NodeError):
     text = "user {user!r} has role {name!r}, so it stays; give the user other roles first"
     name: str
     user: str
+
+
+class ReadyMadeRoleError(NodeError):
+    """The role is one of the four that each cluster has. The state is unchanged."""
+
+    code, status = "node.ready_made_role", "FAILED_PRECONDITION"
+    text = (
+        "role {name!r} is ready-made: it cannot be changed or deleted; make a role of another name "
+        "with 'qlog role create'"
+    )
+    name: str
 
 
 class UserChangedError(NodeError):

@@ -29,7 +29,6 @@ from node.errors.common import (
 )
 from node.errors.requests import ResponsesWaitError, UnimplementedError
 from node.errors.translation import to_pb
-from node.errors.users import UnauthenticatedError
 from node.framed.connection import WINDOW, FramedConnection
 from node.framed.frames import FrameFault, Reason
 from node.framed.header import (
@@ -258,7 +257,8 @@ class CallConversation:
         """Have all calls of this connection made in the name of a caller from now on."""
         self._caller, account = caller, self._connection.account
         caller.account = account
-        account.context.run(set_calling, caller)
+        if caller.guard.is_on:
+            account.context.run(set_calling, caller)
 
     def _cancel(self, flags: int, reserved: int, opaque: int, size_bytes: int) -> None:
         if reserved:
@@ -436,12 +436,16 @@ class CallConversation:
             return WhoAmIResponse(mode="off"), NO_BODY
         self._caller = caller = guard.by_token(request.token)
         caller.account = self._connection.account
-        set_calling(caller)  # This task runs in the context of all calls of the connection.
+        set_calling(
+            caller if guard.is_on else None
+        )  # This task runs in the context of all calls of the connection.
         if not caller.is_node:
             try:
                 roles = caller.rights.user.roles
-            except UnauthenticatedError as error:
+            except NodeError as error:
                 guard.refuse(caller, "Framed/authenticate", error)
+                if not guard.is_on:
+                    return WhoAmIResponse(mode=guard.mode), NO_BODY
                 raise
             caller.begin(1)
             return WhoAmIResponse(name=caller.name, roles=roles, mode=guard.mode), NO_BODY

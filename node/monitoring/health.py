@@ -45,7 +45,7 @@ class Health:
         self.phase = Phase.STARTING
         self.detail = "opening the store"
         self._driver: Driver | None = None
-        self._problem: Callable[[], str] = lambda: ""
+        self._problems: list[Callable[[], str]] = []
         self._refusal: Callable[[], Exception | None] = lambda: None
         self._listeners: list[Callable[[bool], None]] = []
         self._was_ready = False
@@ -74,7 +74,17 @@ class Health:
         `problem` returns a reason to avoid this node, even with a ready driver; empty: none.
         `refusal` returns why the disk takes no appends: a leader says so, and still serves reads.
         """
-        self._driver, self._problem, self._refusal = driver, problem, refusal
+        self._driver, self._refusal = driver, refusal
+        self._problems.append(problem)
+
+    def add_problem(self, problem: Callable[[], str]) -> None:
+        """Ask for one more reason to avoid this node; empty: there is none."""
+        self._problems.append(problem)
+
+    @property
+    def problem(self) -> str:
+        """The first reason to avoid this node; empty: there is none."""
+        return next(filter(None, (ask() for ask in self._problems)), "")
 
     def refresh(self) -> None:
         """Compute readiness again; call the listeners if it has changed."""
@@ -92,7 +102,7 @@ class Health:
         """Whether clients should use this node: it serves, and leads or knows the leader."""
         if self.phase is not Phase.SERVING:
             return HealthVerdict(False, f"{self.phase.value}: {self.detail}".removesuffix(": "))
-        problem = self._problem()
+        problem = self.problem
         if problem:
             return HealthVerdict(False, problem)
         driver = self._driver

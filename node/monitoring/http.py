@@ -26,6 +26,7 @@ from starlette.routing import Route
 
 from node.config.limits import PortLimits
 from node.config.types import Address
+from node.errors.common import NodeError
 from node.errors.users import ForbiddenError, UnauthenticatedError
 from node.monitoring.health import Health, HealthVerdict
 from node.monitoring.http_connections import (
@@ -37,6 +38,7 @@ from node.monitoring.http_connections import (
 from node.monitoring.pages import Pages
 from node.monitoring.shared_page import SharedPage
 from node.peers.security.tls import TlsFiles
+from node.runtime.accounts import network_of
 from node.runtime.logs.events import EVENTS
 from node.services.server import PortTakenError
 from node.users.guard import Guard
@@ -146,7 +148,8 @@ class HttpServer:
             if hmac.compare_digest(shown.encode(), own):
                 return await show(request)
             caller = guard.by_header(shown)
-            if guard.users is NO_USERS and not caller.is_node:
+            caller.host = "" if request.client is None else network_of(request.client.host)
+            if guard.is_on and guard.users is NO_USERS and not caller.is_node:
                 what = "the node knows its users once its log is open"
                 return _refusal(_UNAVAILABLE, what, "it is starting", "ask again, or read /ready")
             try:
@@ -156,6 +159,8 @@ class HttpServer:
                 return _refusal(401, f"this page needs a user, and {caller.why.what}", _WHY, do)
             except ForbiddenError as error:
                 return _refusal(403, *str(error).rsplit("; ", 2))
+            except NodeError as error:
+                return _refusal(_UNAVAILABLE, str(error), _WHY, "ask again, or read /ready")
             return await show(request)
 
         return serve

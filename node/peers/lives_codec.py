@@ -5,7 +5,7 @@ is believed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -28,18 +28,31 @@ class LivesFormatError(Exception):
     """Bytes that are no lives. Callers translate it into an error of the handshake or the frame."""
 
 
+class ToldBuild(NamedTuple):
+    """What a handshake tells of a process beside its life."""
+
+    level: int = 0
+    """The highest of its build; 0: without levels."""
+    reset: bytes = b""
+    """The user, encoded, of the reset of the admin that lies there; empty: none does."""
+    users: str = ""
+    """`off`, `prepare` or `on`; empty: its build does not tell."""
+
+
+NO_BUILD: Final = ToldBuild()
+
+
 def encode_lives(
-    own: ToldLife, memory: Mapping[NodeId, Known], level: int = 0, reset: bytes = b""
+    own: ToldLife, memory: Mapping[NodeId, Known], build: ToldBuild = NO_BUILD
 ) -> bytes:
-    """Return the bytes of a node's own life, of its memory of others, of its build's level and of
-    the user of the reset that lies there."""
+    """Return the bytes of a node's own life, of its memory of others, and of its build."""
     others = [pb.KnownLife(node_id=node, **life._asdict()) for node, life in memory.items()]
-    made = pb.Lives(own=pb.Life(**own._asdict()), known=others, level=level, reset=reset)
+    made = pb.Lives(own=pb.Life(**own._asdict()), known=others, **build._asdict())
     return made.SerializeToString()
 
 
-def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known], int, bytes]:
-    """Return the decoded lives, the sender's level and reset. Raises LivesFormatError."""
+def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known], ToldBuild]:
+    """Return the decoded lives, and the sender's build. Raises LivesFormatError."""
     try:
         message = pb.Lives.FromString(data)
     except DecodeError as error:
@@ -54,7 +67,7 @@ def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known], int, bytes
         memory[life.node_id] = Known(*_values(life, Known._fields))
     standing = _STANDINGS[message.own.standing]
     told = told._replace(standing=standing, past=tuple(told.past[:PAST_MAX]))
-    return told, memory, message.level, message.reset
+    return told, memory, ToldBuild(message.level, message.reset, message.users)
 
 
 def _values(life: pb.Life | pb.KnownLife, names: Iterable[str]) -> Iterator[Any]:

@@ -25,6 +25,7 @@ from node.nameserver.local_broker import LocalBroker
 from node.nameserver.service import NameServerService
 from node.peers.common_link import Link
 from node.peers.handshake import LinkIdentity
+from node.peers.lives_codec import NO_BUILD
 from node.peers.security.tls import TlsFiles
 from node.replication.fetch import EntryFetcher
 from node.replication.lives import NodeLives
@@ -176,6 +177,7 @@ class NodeParts:
             replication=self.settings.replication,
             level=self.level,
             level_max=LEVEL,
+            users=self.settings.users,
         )
 
     def last_hour(self) -> pb.HistoryResponse:
@@ -240,7 +242,7 @@ class NodeParts:
                 continue
             if not self.replication.link.is_connected(node):
                 raise UpgradeRefusedError(f"node {node} is not connected: start or remove it first")
-            has = self.lives.levels.get(node, 0)
+            has = self.lives.builds.get(node, NO_BUILD).level
             if has < LEVEL:
                 reason = f"the build of node {node} has level {has}, this one level {LEVEL}"
                 raise UpgradeRefusedError(reason)

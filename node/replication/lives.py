@@ -22,7 +22,14 @@ import structlog
 
 from node.peers.frames import FrameKind
 from node.peers.handshake import CloseCode
-from node.peers.lives_codec import NOTHING, NUMBER_MAX, LivesFormatError, decode_lives, encode_lives
+from node.peers.lives_codec import (
+    NOTHING,
+    NUMBER_MAX,
+    LivesFormatError,
+    ToldBuild,
+    decode_lives,
+    encode_lives,
+)
 from node.peers.lives_file import LivesFile, LivesRecord
 from node.state.tables.level import LEVEL
 from raft.errors import PeerProtocolError
@@ -108,11 +115,9 @@ class NodeLives:
         """Nodes that began with an old copy of their disk, and in what respect it was older."""
         self.refused_count = 0
         """Connections refused for that reason, since the start."""
-        self.levels: dict[NodeId, int] = {}
-        """The highest level of each node's build, as its last handshake said; 0: without levels."""
-        self.reset = b""
-        """The user, encoded, of the reset of the admin that lies here; empty: none does."""
-        self.resets: dict[NodeId, bytes] = {}
+        self.build = ToldBuild(LEVEL)
+        """What handshakes tell of this process."""
+        self.builds: dict[NodeId, ToldBuild] = {}
         """The same of each node, as its last handshake said."""
 
     # --- The parts, in the order of their creation ---
@@ -151,7 +156,7 @@ class NodeLives:
         """Return the lives for a handshake: this node's own, and its memory of `node`."""
         self._look()
         view = self._lives.known.get(node)
-        return encode_lives(self.own(), {} if view is None else {node: view}, LEVEL, self.reset)
+        return encode_lives(self.own(), {} if view is None else {node: view}, self.build)
 
     def remembered(self) -> Mapping[NodeId, Known]:
         """Return what is remembered of all nodes now."""
@@ -160,7 +165,7 @@ class NodeLives:
 
     def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
         """Return why a node is not to be believed; empty if it is. Raises LivesFormatError."""
-        statement, views, self.levels[node], self.resets[node] = self._decode(lives)
+        statement, views, self.builds[node] = self._decode(lives)
         self._look()
         self._hear_of_self(node, views)
         lost = self._lives.judge(node, statement, asked=asked.get(node, Known()))
@@ -174,7 +179,7 @@ class NodeLives:
         """Take a connected node's current life and its memory of all nodes. Raises
         PeerProtocolError."""
         try:
-            statement, views, _level, _reset = self._decode(header)
+            statement, views, _build = self._decode(header)
         except LivesFormatError as error:
             raise PeerProtocolError(node, str(error)) from error
         self._hear_of_self(node, views)
@@ -318,10 +323,10 @@ class NodeLives:
         if error is not None:
             self._on_fatal(error)
 
-    def _decode(self, data: bytes) -> tuple[ToldLife, dict[NodeId, Known], int, bytes]:
+    def _decode(self, data: bytes) -> tuple[ToldLife, dict[NodeId, Known], ToldBuild]:
         """Decode lives. Raises LivesFormatError, also if no higher incarnation would be left for
         this node."""
-        statement, views, level, reset = decode_lives(data)
+        statement, views, build = decode_lives(data)
         limit = NUMBER_MAX if self._memory is None else self._memory.incarnation_max
         incarnations = (
             statement.incarnation,
@@ -330,7 +335,7 @@ class NodeLives:
         )
         if max(incarnations) > limit:
             raise LivesFormatError(f"incarnation {max(incarnations)}, above {limit}")
-        return statement, views, level, reset
+        return statement, views, build
 
     def _record_now(self) -> LivesRecord:
         self._look()

@@ -49,8 +49,18 @@ class Calling(Protocol):
 
 _calling: ContextVar[Calling | None] = ContextVar("calling", default=None)
 
-set_calling: Final = _calling.set
-"""Runs the rest of the current task in the name of a user; None: in that of the node."""
+_watched: ContextVar[Calling | None] = ContextVar("watched", default=None)
+
+
+def set_calling(caller: Calling | None, watched: Calling | None = None) -> None:
+    """Run the rest of the current task in the name of a user; None: in that of the node. What a
+    `watched` one may not do is noted, and done."""
+    _calling.set(caller)
+    _watched.set(watched)
+
+
+watched: Final = _watched.get
+"""Returns whose call is running of which only is noted what `users = on` would refuse."""
 calling: Final = _calling.get
 """Returns whose call is running; None: users are off, or it is the node's own work."""
 
@@ -86,7 +96,7 @@ def require(action: Action, kind: ResourceKind, name: str, *, is_found: bool = F
     """Raise ForbiddenError or UnauthenticatedError unless the running call may do something.
 
     `is_found`: the name comes from what the call found by an id, so the error does not have it."""
-    caller = _calling.get()
+    caller = _calling.get() or _watched.get()
     if caller is None:
         return
     if is_found and not caller.may(Need(action, kind, name)):

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from shlex import quote
 from typing import Final, Literal, NamedTuple
 
-from node.errors.common import NodeError, NotReadyError
+from node.errors.common import NodeError
 from node.errors.translation import describe
 from node.errors.users import ForbiddenError, UnauthenticatedError
 from node.runtime.accounts import Account
@@ -24,8 +24,9 @@ from node.users.calling import set_calling
 from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
 from node.users.needs import NODE_CALLS, Needs, appends, of_nodes, of_peers
 from node.users.rates import UserRow, UserRows
+from node.users.rehearsal import Rehearsal
 from node.users.rules import NAME_LENGTH_MAX, Action, ClusterPart, Need, ResourceKind
-from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Rights, Users
+from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Rights, Users, standing_for
 from store.errors import Outcome
 from store.record.topic_names import is_reserved
 
@@ -39,9 +40,10 @@ class Why(NamedTuple):
 
 
 Mode = Literal["off", "prepare", "on"]
-"""`prepare`: only the calls of UserService are checked."""
+"""`prepare`: only calls of UserService are refused; of others is noted what `on` would refuse."""
 BEARER: Final = "bearer "
 """How a header `authorization` with a token begins, in lower case."""
+_APPEND: Final = "append"
 _NO_CREDENTIAL: Final = Why(
     "the call shows no credential",
     "the cluster has users, and serves callers that prove to be one",
@@ -61,7 +63,7 @@ class Caller:
 
     __slots__ = (
         *("_credential", "_identity", "_rights", "_row", "_users", "account"),
-        *("guard", "is_nobody", "is_node", "name", "why"),
+        *("guard", "host", "is_nobody", "is_node", "name", "watched", "why"),
     )
 
     def __init__(
@@ -82,6 +84,8 @@ class Caller:
         self.is_nobody: Final = not (name or is_node)
         self.why = why
         """Why it is no user."""
+        self.watched = "" if guard.is_on else _APPEND
+        """The call, if what `on` would refuse of it is only noted; empty: it is refused."""
         self._identity, self._credential = identity, credential
         self._users: Users | None = None
         self._rights: Rights | None = None
@@ -90,6 +94,13 @@ class Caller:
         """Of the user, once its rights were looked at."""
         self.account: Account | None = None
         """Of its connection; None: not known."""
+        self.host = ""
+        """From where it calls, where there is no account."""
+
+    @property
+    def address(self) -> str:
+        """From where it calls; empty: not known."""
+        return self.host if self.account is None else self.account.address.what
 
     @property
     def ends(self) -> bool:
@@ -107,9 +118,7 @@ class Caller:
         if ends_unix_ms and ends_unix_ms <= self.guard.unix_ms():
             self.why, self._rights = self._ended(ends_unix_ms), None
         if self._rights is None:
-            if self.guard.is_behind():
-                raise NotReadyError(0, "does not know all users yet")
-            raise UnauthenticatedError(*self.why)
+            raise self.guard.missing() or UnauthenticatedError(*self.why)
         return self._rights
 
     @property
@@ -145,22 +154,39 @@ class Caller:
             why = "an admin has removed or replaced it"
             self.why = Why(f"the {self._kind} was taken from user {self.name!r}", why, self._again)
             return None
-        self._row = self.guard.rows.of(rights.user)
+        if self.guard.is_on:
+            self._row = self.guard.rows.of(rights.user)
         return rights
 
     def may(self, need: Need) -> bool:
         """Whether it may do something now."""
-        if self.is_node:
+        if self.is_node or self.watched:
             return True
         try:
             return self.rights.decide(need).is_allowed
-        except (UnauthenticatedError, NotReadyError):
+        except NodeError:
             return False
 
     def require(self, need: Need) -> None:
         """Raise ForbiddenError or UnauthenticatedError unless it may."""
+        if self.watched:
+            self._watch(need, self.watched)
+        else:
+            self._require(need)
+
+    def _watch(self, need: Need, method: str) -> None:
+        """Note a call that has not the right. That of no user was noted where it began."""
+        if self.is_nobody:
+            return
+        try:
+            self._require(need)
+        except NodeError as error:
+            self.guard.watch(self, method, error)
+
+    def _require(self, need: Need) -> None:
         if self.is_node or self.rights.decide(need).is_allowed:
             return
+        need = standing_for(need)
         shown = need._replace(name=need.name[:NAME_LENGTH_MAX])
         named = self.name, str(shown), str(need.action), str(shown.resource)
         raise ForbiddenError(*named, *self.rights.why_not(shown))
@@ -172,6 +198,12 @@ class Caller:
         RateLimitedError unless it may do so now. Topics of the system are not looked at: no client
         writes to them."""
         if self.is_node:
+            return
+        if self.watched:
+            for topic in {topic for topic, _ in queues}:
+                name = topic.decode("utf-8", "replace")
+                if not is_reserved(name):
+                    self._watch(Need(Action.PUB, ResourceKind.TOPIC, name), _APPEND)
             return
         may_publish, row, account = self.rights.may_publish, self._row, self.account
         assert row is not None, "a user has a row"
@@ -232,8 +264,8 @@ class Guard:
         self.users = NO_USERS
         """Those of the replicated state, as of the last `look`."""
         self.box: Final = box
-        self.is_behind: Callable[[], bool] = lambda: False
-        """Whether the cluster may have users that this node has yet to learn, as after a start."""
+        self.missing: Callable[[], NodeError | None] = lambda: None
+        """Returns why this node may lack users of the cluster; None: it knows all."""
         self.rows: Final = UserRows()
         """The rates and connections of users at this node."""
         self.on_refused: Callable[[Caller, str, NodeError], None] = lambda _caller, _what, _e: None
@@ -244,8 +276,10 @@ class Guard:
         self.refused: Final[Counter[str]] = Counter({"unauthenticated": 0, "forbidden": 0})
         """Calls that were refused, by the last word of the code."""
         self.unix_ms = unix_ms
+        self.rehearsal: Final = Rehearsal(unix_ms)
         self.node_digests: Sequence[bytes] = ()
         """Of the tokens that nodes of the cluster show: two of them while its secret is renewed."""
+        self._sealed_warning: tuple[Users, tuple[str, ...]] = NO_USERS, ()
         self._secrets: dict[tuple[str, bytes], bytes | None] = {}
         """Opened secrets, by access key and sealed form."""
         self._under_way: dict[asyncio.Task[object], tuple[Caller, Sequence[Need]]] = {}
@@ -334,14 +368,31 @@ class Guard:
     def _nobody(self, what: str, why: str, do: str) -> Caller:
         return Caller(self, "", why=Why(what, why, do))
 
+    def warnings(self) -> tuple[str, ...]:
+        """Return that access keys are of no use at this node, or that `on` would refuse calls."""
+        of, found = self._sealed_warning
+        if of is not self.users:
+            keys = self.users.by_key.items()
+            count = sum(self._secret(key, owned.credential) is None for key, owned in keys)
+            key = "the key of users_key_file" if self.box else "there is no users_key_file, which"
+            found = (
+                f"{key} does not open the secrets of {count} of {len(keys)} access keys: clients "
+                "that sign with them are refused here; set the file that the other nodes have",
+            )
+            self._sealed_warning = self.users, (found if count else ())
+        return self._sealed_warning[1] + self.rehearsal.warnings()
+
     # --- Whether it may ---
 
     def is_checked(self, method: str) -> bool:
-        """Whether calls of a method are checked. Called once for each method, at start."""
+        """Whether calls of a method are refused without the right; else that is noted only."""
         return self.is_on or (self.mode == "prepare" and method.startswith("UserService/"))
 
     def check(self, caller: Caller, method: str, needs: Sequence[Need] | None) -> None:
         """Raise ForbiddenError or UnauthenticatedError unless a caller may do all of this."""
+        if caller.account is None:
+            caller.account = current_account()
+        caller.watched = "" if self.is_checked(method) else method
         try:
             if needs is not None and not caller.is_node:
                 caller.rights  # noqa: B018 - it raises for a caller that is no user.
@@ -349,7 +400,8 @@ class Guard:
                     caller.require(need)
         except NodeError as error:
             self.refuse(caller, method, error)
-            raise
+            if not caller.watched:
+                raise
 
     def needs_of(
         self, caller: Caller, method: str, row: Needs, request: object
@@ -363,7 +415,10 @@ class Guard:
             why = f"the credential is {'of a node' if caller.is_node else 'none of a node'}"
             what = f"only {whose} may make this call"
             error = UnauthenticatedError(what, why, "make another call, see docs/rights.md")
+            caller.watched = "" if self.is_checked(method) else method
             self.refuse(caller, method, error)
+            if caller.watched:
+                return None
             raise error
         needs = row(request)
         return None if needs is None else tuple(needs)
@@ -373,15 +428,22 @@ class Guard:
         try:
             caller.require(Need(Action.PUB, ResourceKind.TOPIC, topic))
         except NodeError as error:
-            self.refuse(caller, "append", error)
+            self.refuse(caller, _APPEND, error)
             raise
 
     def refuse(self, caller: Caller, method: str, error: NodeError) -> None:
         """Count a refusal and tell of it, once; other errors are none."""
-        if isinstance(error, _REFUSALS) and not error.is_noted:
+        if caller.watched:
+            self.watch(caller, method, error)
+        elif isinstance(error, _REFUSALS) and not error.is_noted:
             error.is_noted = True
             self.refused[error.code.rpartition(".")[2]] += 1
             self.on_refused(caller, method, error)
+
+    def watch(self, caller: Caller, method: str, error: NodeError) -> None:
+        """Note what would be a refusal if users were on."""
+        if isinstance(error, _REFUSALS):
+            self.rehearsal.note(caller.name, caller.address, method, error)
 
     # --- Calls under way ---
 
@@ -393,10 +455,15 @@ class Guard:
 
         Raises as `check`; in the running task, also at the moment in which the right is taken; and
         RateLimitedError, unless its request `is_counted`."""
-        if caller.account is None:
+        if caller.account is None:  # Before a refusal of the next line, too.
             caller.account = current_account()
         needs = self.needs_of(caller, method, row, request)
-        self.check(caller, method, needs)
+        if self.is_on or not is_counted:  # Else the port has noted it.
+            self.check(caller, method, needs)
+        if caller.watched:
+            set_calling(None, caller)
+            yield
+            return
         set_calling(caller)
         if needs is None:
             yield

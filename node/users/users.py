@@ -90,7 +90,7 @@ class Rights:
         commands that change users: they need the right to look at users."""
         known = self._decisions.get(need)
         if known is None:
-            known = decide(self.roles, _owned(need))
+            known = decide(self.roles, standing_for(need))
             if len(self._decisions) >= DECISIONS_KEPT_MAX:
                 self._decisions.clear()
                 self.may_publish &= _OF_APPENDS
@@ -118,7 +118,7 @@ class Rights:
 LOOK_AT_USERS: Final = Need(Action.GET, ResourceKind.CLUSTER, ClusterPart.USERS)
 
 
-def _owned(need: Need) -> Need:
+def standing_for(need: Need) -> Need:
     """Return what stands for a need in the rules."""
     if need.kind is not ResourceKind.TOPIC or not is_reserved(need.name):
         return need

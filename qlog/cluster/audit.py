@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 
 _TOPIC: Final = "rmq_sys_audit"
 _INTERVAL_S: Final = 1.0
-_REFUSALS: Final = ("node.forbidden", "node.unauthenticated")
+_REFUSALS: Final = (
+    *("node.forbidden", "node.unauthenticated"),
+    *("prepare.forbidden", "prepare.unauthenticated"),
+)
 _KEYS: Final = (
-    *("unix_ms", "node_id", "user", "call", "resource", "address", "outcome", "left_out"),
+    *("unix_ms", "node_id", "user", "call", "resource", "address", "outcome", "count"),
+    "left_out",
 )
 
 
@@ -42,7 +46,9 @@ _KEYS: Final = (
     help="How far back: 10s, 5m, 2h, 7d.",
 )
 @click.option("--user", help="Only calls of this user.")
-@click.option("--refused", is_flag=True, help="Only calls that were refused.")
+@click.option(
+    "--refused", is_flag=True, help="Only calls that were refused, or would be with users = on."
+)
 @server_option
 @output_option
 def audit(
@@ -56,12 +62,15 @@ def audit(
     """Show who changed the cluster, and who was refused.
 
     A row is a call: who made it, on what, from where, and what became of it. user is empty for a
-    caller without a credential that is known. outcome is ok, or the code of an error. left_out
-    counts rows that were too many before this one. It needs Get on Cluster:users.
+    caller without a credential that is known. outcome is ok, or the code of an error; or, with
+    users = prepare, prepare.forbidden or prepare.unauthenticated: users = on would have refused
+    this many calls (count). left_out counts rows that were too many before this one. It needs Get
+    on Cluster:users.
 
     \b
     Keys of -o json:
-      unix_ms, node_id, user, call, resource, address, outcome, left_out
+      unix_ms, node_id, user, call, resource, address, outcome, count,
+        left_out
 
     \b
     Examples:
@@ -127,6 +136,8 @@ def _show(entries: Iterable[dict[str, Any]], output: Format, *, is_whole: bool) 
         head = f"{time_text(row['unix_ms'])}  {shown(row['user'] or '-')}  "
         call = f"{row['call'].rpartition('/')[2]} {row['resource']}".rstrip()
         text = f"{shown(call)} from {shown(row['address'] or '-')}: {row['outcome']}"
+        if (row["count"] or 1) > 1:
+            text += f" ({row['count']} calls)"
         if row["left_out"]:
             text += f" ({row['left_out']} before it were left out)"
         print_text(text, head)

@@ -20,6 +20,7 @@ from qlog.cluster.node_rows import (
     list_rows,
     replication_of,
     status_rows,
+    users_of,
     with_roles,
 )
 from qlog.cluster.top import interval_option, look_twice
@@ -71,13 +72,14 @@ async def status(client: "Client") -> Printout:
 
     \b
     Keys of -o json:
-      cluster_id, leader_id, term, healthy, problems, broker_groups, nodes
+      cluster_id, leader_id, term, healthy, users (null: nodes differ), problems,
+        broker_groups, nodes
       broker_groups: broker_group, leader_id, term (the first one's are also
         above)
       nodes: node_id, broker_group, address, role, term, first_index, last_index,
         durable_index, commit_index, applied_index, lag_count, standing, flush,
         disk_state, disk_used_ratio, is_draining, loss_from_index, uptime_ms,
-        version, pid, detail
+        version, pid, users, detail
 
     \b
     Examples:
@@ -91,18 +93,22 @@ async def status(client: "Client") -> Printout:
     """
     look = await Looks(client).look()
     statuses, wrong = look.status, look.problems
-    rows = status_rows(statuses)
+    rows, modes = status_rows(statuses), users_of(statuses)
+    mode = next(iter(modes)) if len(modes) == 1 else None
     summary: dict[str, Any] = {
         "cluster_id": statuses.cluster_id,
         "leader_id": statuses.leader_id or None,
         "term": statuses.term,
         "healthy": not wrong,
+        "users": mode,
         "problems": wrong,
         "broker_groups": [
             asdict(one) | {"leader_id": one.leader_id or None} for one in statuses.broker_groups
         ],
     }
     hidden = {"problems"} if len(statuses.broker_groups) > 1 else {"problems", "broker_groups"}
+    if mode in (None, "off"):
+        hidden.add("users")
     people = with_roles(rows, replication_of(statuses))
     short = [{key: row.get(key) for key in SHORT_COLUMNS} for row in people]
     return Printout(

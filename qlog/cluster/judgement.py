@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from qlog.cluster.node_rows import groups_of, is_down, leader_of, status_rows
+from qlog.cluster.node_rows import groups_of, is_down, leader_of, status_rows, users_of
 from quorumlog.errors import QuorumlogError
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def judged(
     if "disk" in subjects:
         findings += _disks(answering)
     if "damage" in subjects:
+        findings += _modes(users_of(status))
         for row in answering:
             findings += _damage(row, events.get(row["node_id"], ()), "leader" in subjects)
     return sorted(findings, key=lambda finding: -WORST_LAST.index(finding.severity))
@@ -126,7 +127,9 @@ def _leaders(status: "ClusterStatus", rows: list[dict[str, Any]]) -> Iterable[Fi
             yield Finding("leader", Severity.CRITICAL, text, do)
     for row in rows:
         name, severity, do = f"node {row['node_id'] or row['address']}", Severity.WARNING, ""
-        if row["role"] == "down":
+        if row["role"] == "down" and row["has_answered"]:
+            text = f"answers without a status: {row['detail']}"
+        elif row["role"] == "down":
             text = f"does not answer: {row['detail']}"
             do = "start it; the end of its log says why it ended"
         elif row["standing"] == "diverged":
@@ -145,6 +148,13 @@ def _leaders(status: "ClusterStatus", rows: list[dict[str, Any]]) -> Iterable[Fi
         else:
             continue
         yield Finding("leader", severity, f"{name} {text}", do)
+
+
+def _modes(nodes: dict[str, list[int]]) -> Iterable[Finding]:
+    if len(nodes) > 1:
+        at = (f"{mode} at node {', '.join(map(str, ids))}" for mode, ids in sorted(nodes.items()))
+        do = 'set the same at all nodes; see operations.md, "Switch users on"'
+        yield Finding("damage", Severity.WARNING, f"users: {', '.join(at)}", do)
 
 
 def _disks(rows: list[dict[str, Any]]) -> Iterable[Finding]:

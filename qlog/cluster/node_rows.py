@@ -16,7 +16,7 @@ STATUS_COLUMNS = (
     "node_id", "broker_group", "address", "role", "term", "first_index", "last_index",
     "durable_index", "commit_index", "applied_index", "lag_count", "standing", "flush",
     "disk_state", "disk_used_ratio", "is_draining", "loss_from_index", "uptime_ms", "version",
-    "pid", "detail",
+    "pid", "users", "detail",
 )  # fmt: skip
 SHORT_COLUMNS = (
     "broker_group", "node_id", "address", "role", "standing", "lag_count", "commit_index", "term",
@@ -57,7 +57,8 @@ def status_rows(status: "ClusterStatus") -> list[Row]:
     for node in status.nodes:
         leader = leaders[node.broker_group]
         if is_down(node):
-            row = {"node_id": node.node_id, "address": node.address, "role": "down"}
+            row: Row = {"node_id": node.node_id, "address": node.address, "role": "down"}
+            row["has_answered"] = node.has_answered
             cause = node.error.removeprefix(f"{node.address}: ").removesuffix(
                 "; is the node running?"
             )
@@ -72,6 +73,15 @@ def status_rows(status: "ClusterStatus") -> list[Row]:
             row["loss_from_index"] = node.loss_from_index if node.loss_from_index >= 0 else None
             rows.append(row)
     return sorted(rows, key=lambda row: (row["broker_group"], row["node_id"], row["address"] or ""))
+
+
+def users_of(status: "ClusterStatus") -> dict[str, list[int]]:
+    """Return the modes of users, and the nodes of each; those of older builds have none."""
+    nodes: dict[str, list[int]] = {}
+    for node in sorted(_by_id(status).values(), key=lambda node: node.node_id):
+        if node.users:
+            nodes.setdefault(node.users, []).append(node.node_id)
+    return nodes
 
 
 def with_roles(rows: list[Row], replication: str) -> list[Row]:

@@ -182,7 +182,8 @@ async def explain(client: "Client", user: str, action: str, resource: str) -> Pr
 
     \b
     Keys of -o json:
-      user, action, resource, is_allowed, role, rule, roles (all of the user)
+      user, action, resource, is_allowed, role, rule, roles (all of the user),
+      needs
 
     \b
     Examples:
@@ -211,8 +212,10 @@ async def explain(client: "Client", user: str, action: str, resource: str) -> Pr
         "role": said.role or None,
         "rule": rule,
         "roles": roles,
+        "needs": said.needs or None,
     }
-    sentence = f"user {user} {may} {action} on {resource}: {reason}"
+    needs = f", which needs {said.needs}" if said.needs else ""
+    sentence = f"user {user} {may} {action} on {resource}{needs}: {reason}"
     code = ExitCode.OK if said.is_allowed else ExitCode.FINDINGS
     lines = [sentence] if said.is_allowed else [sentence, do]
     return Printout(value, table=[{}], lines=lines, exit_code=code)

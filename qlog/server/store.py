@@ -447,14 +447,19 @@ def reset_admin(directories: tuple[str, ...], users_file: str, output: Format) -
     from node.offline.admin_reset import reset_admin as put_into
 
     reset = put_into([Path(directory) for directory in directories], Path(users_file))
-    print_record({**reset._asdict(), "is_majority": reset.is_majority}, output)
-    if output is Format.TABLE:
+    is_table = output is Format.TABLE  # It has the rest in a sentence.
+    whole = {} if is_table else {"is_majority": reset.is_majority}
+    print_record(reset._asdict() | whole, output)
+    if is_table:
         click.echo()
         count = f"{len(reset.node_ids)} of {counted(len(reset.voters), 'voter')}"
         then = "at the next start"
         if not reset.is_majority:
-            then = "once a majority has it: run the same command, with the same file, for others"
-        print_text(f"{count} have it; {reset.user} is the admin with the new token {then}")
+            then = (
+                "once a majority has the same file: what other machines have is not known here, "
+                "so run the command on them, too"
+            )
+        print_text(f"{count} have it here; {reset.user} is the admin with the new token {then}")
     return ExitCode.OK
 
 

@@ -315,7 +315,8 @@ class Admin(GroupAdmin, MessageAdmin, UserAdmin):
         except PermissionDeniedError as error:
             return error
         except QuorumlogError as error:
-            return NodeDown(0, address, str(error), group.name)
+            said = error.code.startswith("node.")
+            return NodeDown(0, address, str(error), group.name, has_answered=said)
         return of_pb(NodeStatus, response, broker_group=group.name)
 
     async def transfer_leadership(self, node_id: int = 0, *, broker_group: str = "") -> LeaderInfo:

@@ -350,6 +350,8 @@ class NodeStatus:
     """The highest that the build of the node has; 0: a build without levels."""
     replication: str = ""
     """`raft`, `sync_master` or `async_master`."""
+    users: str = ""
+    """`off`, `prepare` or `on`; empty: an older node."""
 
     to_dict = values.to_dict
 
@@ -362,6 +364,8 @@ class NodeDown:
     address: str
     error: str
     broker_group: str = ""
+    has_answered: bool = False
+    """Whether the node itself said why it gives none."""
 
     to_dict = values.to_dict
 
@@ -646,6 +650,8 @@ class AccessDecision:
     is_allowed: bool
     role: str
     rule: Rule | None
+    needs: str = ""
+    """What stands for the resource in rules, as `Get on Cluster:users`; empty: it does itself."""
 
     @classmethod
     def of(cls, pb: users_pb2.ExplainResponse) -> "AccessDecision":

@@ -207,7 +207,7 @@ class MemberStatus(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., is_voter: _Optional[bool] = ..., is_connected: _Optional[bool] = ..., match_index: _Optional[int] = ..., progress: _Optional[str] = ...) -> None: ...
 
 class NodeStatusResponse(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "version", "role", "term", "leader_id", "first_index", "last_index", "durable_index", "commit_index", "applied_index", "first_log_position", "end_log_position", "flush", "standing", "disk_state", "disk_used_ratio", "uptime_ms", "appends_total", "appended_size_bytes_total", "pulls_total", "busy_total", "in_flight_size_bytes", "is_draining", "loss_from_index", "members", "detail", "pid", "replication", "pulled_records_total", "level", "level_max")
+    __slots__ = ("cluster_id", "node_id", "version", "role", "term", "leader_id", "first_index", "last_index", "durable_index", "commit_index", "applied_index", "first_log_position", "end_log_position", "flush", "standing", "disk_state", "disk_used_ratio", "uptime_ms", "appends_total", "appended_size_bytes_total", "pulls_total", "busy_total", "in_flight_size_bytes", "is_draining", "loss_from_index", "members", "detail", "pid", "replication", "pulled_records_total", "level", "level_max", "users")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -240,6 +240,7 @@ class NodeStatusResponse(_message.Message):
     PULLED_RECORDS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node_id: int
     version: str
@@ -272,7 +273,8 @@ class NodeStatusResponse(_message.Message):
     pulled_records_total: int
     level: int
     level_max: int
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., first_log_position: _Optional[int] = ..., end_log_position: _Optional[int] = ..., flush: _Optional[str] = ..., standing: _Optional[str] = ..., disk_state: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., uptime_ms: _Optional[int] = ..., appends_total: _Optional[int] = ..., appended_size_bytes_total: _Optional[int] = ..., pulls_total: _Optional[int] = ..., busy_total: _Optional[int] = ..., in_flight_size_bytes: _Optional[int] = ..., is_draining: _Optional[bool] = ..., loss_from_index: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., detail: _Optional[str] = ..., pid: _Optional[int] = ..., replication: _Optional[str] = ..., pulled_records_total: _Optional[int] = ..., level: _Optional[int] = ..., level_max: _Optional[int] = ...) -> None: ...
+    users: str
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., first_log_position: _Optional[int] = ..., end_log_position: _Optional[int] = ..., flush: _Optional[str] = ..., standing: _Optional[str] = ..., disk_state: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., uptime_ms: _Optional[int] = ..., appends_total: _Optional[int] = ..., appended_size_bytes_total: _Optional[int] = ..., pulls_total: _Optional[int] = ..., busy_total: _Optional[int] = ..., in_flight_size_bytes: _Optional[int] = ..., is_draining: _Optional[bool] = ..., loss_from_index: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., detail: _Optional[str] = ..., pid: _Optional[int] = ..., replication: _Optional[str] = ..., pulled_records_total: _Optional[int] = ..., level: _Optional[int] = ..., level_max: _Optional[int] = ..., users: _Optional[str] = ...) -> None: ...
 
 class FinalizeUpgradeRequest(_message.Message):
     __slots__ = ()

@@ -113,16 +113,18 @@ class KnownLife(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., life: _Optional[int] = ..., nonce: _Optional[int] = ..., incarnation: _Optional[int] = ..., term: _Optional[int] = ..., acked_term: _Optional[int] = ..., acked: _Optional[int] = ..., committed: _Optional[int] = ...) -> None: ...
 
 class Lives(_message.Message):
-    __slots__ = ("own", "known", "level", "reset")
+    __slots__ = ("own", "known", "level", "reset", "users")
     OWN_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
     own: Life
     known: _containers.RepeatedCompositeFieldContainer[KnownLife]
     level: int
     reset: bytes
-    def __init__(self, own: _Optional[_Union[Life, _Mapping]] = ..., known: _Optional[_Iterable[_Union[KnownLife, _Mapping]]] = ..., level: _Optional[int] = ..., reset: _Optional[bytes] = ...) -> None: ...
+    users: str
+    def __init__(self, own: _Optional[_Union[Life, _Mapping]] = ..., known: _Optional[_Iterable[_Union[KnownLife, _Mapping]]] = ..., level: _Optional[int] = ..., reset: _Optional[bytes] = ..., users: _Optional[str] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("code", "message")

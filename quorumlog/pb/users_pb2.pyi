@@ -157,14 +157,16 @@ class ExplainRequest(_message.Message):
     def __init__(self, user: _Optional[str] = ..., action: _Optional[str] = ..., resource: _Optional[str] = ...) -> None: ...
 
 class ExplainResponse(_message.Message):
-    __slots__ = ("is_allowed", "role", "rule")
+    __slots__ = ("is_allowed", "role", "rule", "needs")
     IS_ALLOWED_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_FIELD_NUMBER: _ClassVar[int]
     is_allowed: bool
     role: str
     rule: Rule
-    def __init__(self, is_allowed: _Optional[bool] = ..., role: _Optional[str] = ..., rule: _Optional[_Union[Rule, _Mapping]] = ...) -> None: ...
+    needs: str
+    def __init__(self, is_allowed: _Optional[bool] = ..., role: _Optional[str] = ..., rule: _Optional[_Union[Rule, _Mapping]] = ..., needs: _Optional[str] = ...) -> None: ...
 
 class HandAuditRequest(_message.Message):
     __slots__ = ("rows",)

@@ -48,7 +48,7 @@ async def test_a_majority_resets_the_admin_once(tmp_path: Path, replication: str
             quorumlog.connect(cluster.bootstrap, token=token) as new,
         ):
             await old.admin.put_user("app", roles=["reader"])
-            assert "1 of 3 voters have it" in await reset(cluster, file, 1)
+            assert "1 of 3 voters have it here" in await reset(cluster, file, 1)
             if replication == "raft":
                 await old.admin.transfer_leadership(1)
             await old.admin.put_user("app", roles=["operator"])

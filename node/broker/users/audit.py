@@ -8,7 +8,7 @@ outcome was not known, as at a change of leaders, may be there twice. For one ev
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -20,8 +20,15 @@ from node.runtime.json_text import dump_json
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.users.guard import Caller
 from node.users.rates import Bucket, Unit
-from node.users.rules import Need, ResourceKind
-from quorumlog.pb.users_pb2 import HandAuditRequest, HandAuditResponse, PutUserRequest
+from node.users.rules import ClusterPart, Need, ResourceKind, rule_of
+from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.users_pb2 import (
+    HandAuditRequest,
+    HandAuditResponse,
+    PutRoleRequest,
+    PutUserRequest,
+    Rule,
+)
 from raft.messages import NO_NODE
 from store.errors import StoreError
 from store.format import AUDIT_TOPIC
@@ -31,15 +38,19 @@ WAITING_COUNT_MAX: Final = 1_000
 REFUSALS_PER_SECOND: Final = 100
 DONE: Final = "ok"
 """The outcome of a call without an error."""
+REHEARSED: Final = "prepare."
+"""How the outcome of a call begins that `users = on` would have refused."""
 _AT_ONCE_COUNT_MAX: Final = 100
 """Rows of one entry of the log."""
-_TEXT_LENGTH_MAX: Final = 255
-"""Characters of a name that a caller sent."""
+_TEXT_LENGTH_MAX: Final = 1_000
+"""Characters that say what changes, with names that a caller sent."""
 _ROW_SIZE_BYTES_MAX: Final = 8 * 1024
 _HEAD_SIZE_BYTES_MAX: Final = 256
 """Of the record of a row."""
 _OBJECTS: Final = ("name", "node_id", "namespace", "key")
 """Fields of requests that name what is changed of the cluster."""
+_KINDS: Final = {"token_sha256": "token", "certificate": "certificate"}
+"""Kinds of credentials by their proofs; others are access keys."""
 _AGAIN_S: Final = 1.0
 _log: Final = RateLimitedLog(logging.getLogger(__name__))
 
@@ -64,7 +75,8 @@ class Audit:
         """Note a call that was refused, unless there were too many in this second."""
         if self._refusals.fill(self._context.clock_ms() / 1000):
             self._refusals.left -= 1
-            self._note(caller, call, str(getattr(error, "resource", "")), error.code)
+            resource = str(getattr(error, "resource", ""))
+            self._note(caller.name, caller.address, call, resource, error.code)
         else:
             self._leave_out()
 
@@ -75,22 +87,43 @@ class Audit:
         names = [f"{need.kind}:{need.name}"]
         if need.kind is ResourceKind.CLUSTER:
             names += [str(getattr(request, field, "")) for field in _OBJECTS]
-        if isinstance(request, PutUserRequest) and request.HasField("roles"):
-            names.append(f"roles={','.join(request.roles.roles)}")
-        self._note(caller, call, " ".join(filter(None, names)), code or DONE)
+        if isinstance(request, PutUserRequest):
+            names += _changes_of_user(request)
+        elif isinstance(request, PutRoleRequest):
+            names.append("; ".join(map(_rule_text, request.rules)))
+        self._note(caller.name, caller.address, call, " ".join(filter(None, names)), code or DONE)
 
-    def _note(self, caller: Caller, call: str, resource: str, outcome: str) -> None:
+    def note_made(self, work: str, put: Command.PutUser) -> None:
+        """Note a user that the leader made of a file."""
+        text = f"Cluster:{ClusterPart.USERS} {put.user.name} roles={','.join(put.user.roles)}"
+        text += f" reset_id={put.reset_id.hex()}" if put.reset_id else ""
+        self._note("", "", work, text, DONE)
+
+    def note_rehearsal(
+        self, user: str, address: str, call: str, error: NodeError, count: int
+    ) -> None:
+        """Note calls that were answered, and that `users = on` would have refused."""
+        outcome = REHEARSED + error.code.rpartition(".")[2]
+        resource = str(getattr(error, "resource", ""))
+        self._note(user, address, call, resource, outcome, count)
+
+    def _note(
+        self, user: str, address: str, call: str, resource: str, outcome: str, count: int = 1
+    ) -> None:
         if len(self._rows) >= WAITING_COUNT_MAX:
             self._leave_out()
             return
+        if len(resource) > _TEXT_LENGTH_MAX:
+            resource = resource[: _TEXT_LENGTH_MAX - 3] + "..."
         row = {
             "unix_ms": self._context.unix_ms(),
             "node_id": self._context.driver.node_id,
-            "user": caller.name,
+            "user": user,
             "call": call,
-            "resource": resource[:_TEXT_LENGTH_MAX],
-            "address": "" if caller.account is None else caller.account.address.what,
+            "resource": resource,
+            "address": address,
             "outcome": outcome,
+            "count": count,
             "left_out": self._left_out_count,
         }
         self._left_out_count = 0
@@ -154,3 +187,27 @@ class Audit:
             raise BadRequestError("rows", f"at most {_ROW_SIZE_BYTES_MAX} bytes each", "more")
         await self._append(request.rows)
         return HandAuditResponse()
+
+
+def _changes_of_user(request: PutUserRequest) -> Iterator[str]:
+    """Yield what a request changes, in words: of credentials their ids and ends."""
+    if request.HasField("roles"):
+        yield f"roles={','.join(request.roles.roles)}"
+    for added in request.add_credentials:
+        kind = _KINDS.get(added.WhichOneof("proof") or "", "key")
+        end = f" until {added.expires_unix_ms}" if added.expires_unix_ms else ""
+        yield f"+{kind} {added.id} {added.certificate}".rstrip() + end
+    yield from (f"-{identity}" for identity in request.remove_credentials)
+    if request.HasField("rates"):
+        rates = ((field.name, value) for field, value in request.rates.ListFields())
+        yield "rates=" + (",".join(f"{name}:{value}" for name, value in rates) or "none")
+    if request.HasField("is_disabled"):
+        yield "disabled" if request.is_disabled else "enabled"
+
+
+def _rule_text(rule: Rule) -> str:
+    """Return a rule as it is stored, or as it came if it cannot be."""
+    try:
+        return str(rule_of(rule.deny, rule.resource, rule.actions))
+    except ValueError:
+        return f"{'DENY' if rule.deny else 'ALLOW'} {rule.resource} {','.join(rule.actions)}"

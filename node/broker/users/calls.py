@@ -17,7 +17,7 @@ from node.users.credentials import SECRET_LENGTH_MAX, SecretBox
 from node.users.guard import Mode
 from node.users.rules import READY_MADE, Need, Role, action_of, resource_of
 from node.users.rules import to_pb as rule_to_pb
-from node.users.users import LOOK_AT_USERS
+from node.users.users import LOOK_AT_USERS, standing_for
 from quorumlog.pb import users_pb2 as pb
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.user_tokens import SECRET_SIZE_BYTES_MIN
@@ -156,8 +156,10 @@ class UserCalls:
         rights = self._table.users.get(request.user)
         if rights is None:  # It is disabled.
             return pb.ExplainResponse()
-        decided = rights.decide(Need(action, *resource))
-        answer = pb.ExplainResponse(is_allowed=decided.is_allowed, role=decided.role)
+        asked = Need(action, *resource)
+        decided, needed = rights.decide(asked), standing_for(asked)
+        needs = "" if needed == asked else str(needed)
+        answer = pb.ExplainResponse(is_allowed=decided.is_allowed, role=decided.role, needs=needs)
         if decided.rule is not None:
             answer.rule.CopyFrom(rule_to_pb(decided.rule))
         return answer

@@ -40,6 +40,8 @@ class FirstUser:
         """`user` is what the file says, with its first revision."""
         self._context, self._own_appends, self._user = context, own_appends, user
         self._task: asyncio.Task[None] | None = None
+        self.on_made: Callable[[str, Command.PutUser], None] = lambda _work, _put: None
+        """Called with this work's name, and what made the user."""
 
     def begin(self) -> None:
         """Make the user, unless it was made."""
@@ -48,8 +50,12 @@ class FirstUser:
 
     def on_ready(self, is_ready: bool) -> None:
         """Warn of a file whose token the cluster does not know: it has no effect."""
-        digest = self._user.credentials[0].token_sha256
-        if is_ready and self._is_made() and digest not in self._table.users.by_token:
+        digest, table = self._user.credentials[0].token_sha256, self._table
+        made = table.users.users.get(self._user.name)
+        # Later changes, as a token renewed or the admin reset, are no fault of the file.
+        has_changed = bool(table.reset_id) or (made is not None and made.revision > 1)
+        is_known = has_changed or digest in table.users.by_token
+        if is_ready and self._is_made() and not is_known:
             _log.warning(
                 "users_file has no effect: the cluster has users, and no token of its user %r is "
                 "the one of the file; give the token of another admin, or see 'qlog store "
@@ -72,6 +78,7 @@ class FirstUser:
             try:
                 await self._own_appends.submit(Command(put_user=put), is_administration=True)
                 _log.warning("%s is %r, of its file", self.what, put.user.name)
+                self.on_made(type(self).__name__, put)
             except UserExistsError:
                 return
             except NodeError as error:

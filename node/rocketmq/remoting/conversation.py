@@ -151,12 +151,14 @@ class RemotingCalls:
         request, over this connection, and RateLimitedError unless it may begin one of the hot path
         now; None: its code is unknown."""
         user, command = request.user, request.command
-        if user is not None and user.guard.is_on:
+        # What is only noted of other requests, `_checked` notes.
+        is_here = served is None or served.begin is not None
+        if user is not None and (user.guard.is_on or is_here):
             row = signed_in if served is None else served.needs
             name = _NAMES.get(command.code, _UNKNOWN_NAME)
+            user.account = request.account
             user.guard.check(user, name, user.guard.needs_of(user, name, row, command))
             if served is not None and served.begin is not None:  # `_checked` counts all others.
-                user.account = request.account
                 user.begin(1)
         if served is None or not served.is_administration:
             return
@@ -333,7 +335,7 @@ class RemotingConnection:
     def _run(self, call: _Call, handler: Handler) -> None:
         request, context = call.request, call.request.account.context
         work, opaque = self._serve(request, handler), request.command.opaque
-        if request.user is not None and request.user.guard.is_on:
+        if request.user is not None:
             # Each command has a context of its own: the next one may be another user's.
             work, context = self._checked(request.user, request.command, work), context.copy()
         task = self._loop.create_task(work, context=context)

@@ -15,6 +15,7 @@ from node.errors.users import (
     BadAccessError,
     CredentialTakenError,
     LastAdminError,
+    ReadyMadeRoleError,
     RoleInUseError,
     UnknownRoleError,
     UnknownUserError,
@@ -162,14 +163,12 @@ class UsersTable(Table):
     # --- Roles ---
 
     def _put_role(self, name: str, rules: Any) -> NodeError | None:
-        if _NAME.match(name) is None or name in READY_MADE:
-            what = (
-                f"role {name[:80]!r} is ready-made"
-                if name in READY_MADE
-                else f"{name[:80]!r} is no name of a role"
+        if name in READY_MADE:
+            return ReadyMadeRoleError(name)
+        if _NAME.match(name) is None:
+            return BadAccessError(
+                f"{name[:80]!r} is no name of a role", _NAME_IS, "use another name"
             )
-            why = "it cannot be changed" if name in READY_MADE else _NAME_IS
-            return BadAccessError(what, why, "use another name")
         count = len(self.users.roles.keys() | {name})
         if count > ROLES_MAX:
             return LimitReachedError("roles", count, ROLES_MAX)
@@ -194,6 +193,8 @@ class UsersTable(Table):
         return None
 
     def _delete_role(self, name: str) -> NodeError | None:
+        if name in READY_MADE:
+            return ReadyMadeRoleError(name)
         if name not in self.users.roles:
             return UnknownRoleError(name)
         for user in self.users.users.values():

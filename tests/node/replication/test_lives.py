@@ -15,10 +15,17 @@ from node.metrics import LIVES
 from node.peers import handshake
 from node.peers.frames import FrameKind
 from node.peers.handshake import CloseCode, HandshakeRefusedError
-from node.peers.lives_codec import KNOWN_LIVES_MAX, LivesFormatError, decode_lives, encode_lives
+from node.peers.lives_codec import (
+    KNOWN_LIVES_MAX,
+    LivesFormatError,
+    ToldBuild,
+    decode_lives,
+    encode_lives,
+)
 from node.peers.lives_file import FILE_NAMES, LivesFile, LivesRecord
 from node.replication.lives import Facts, NodeLives
 from node.replication.raft.codec import INCARNATION_MAX
+from node.state.tables.level import LEVEL
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
 from raft.lives import APART_MAX, PAST_MAX, Known, Lives, ToldLife
@@ -134,14 +141,14 @@ def test_lives_have_a_proof_of_their_own() -> None:
         handshake.check_welcome(identity(1), answer.SerializeToString(), to=2, nonce=5)
 
 
-async def test_peers_learn_in_the_handshake_which_reset_lies_at_a_node(tmp_path: Path) -> None:
+async def test_peers_learn_in_the_handshake_what_a_node_tells_of_itself(tmp_path: Path) -> None:
     lives1, _ = opened(tmp_path / "1", 1)
     lives2, _ = opened(tmp_path / "2", 2)
-    lives1.reset = b"a user"
+    lives1.build = ToldBuild(LEVEL, b"a user", "prepare")
     async with meeting(lives1, lives2) as (first, second):
         await connected(first, second)
         lives1.changed()  # A frame of lives says nothing of it.
-        assert (lives1.resets, lives2.resets) == ({2: b""}, {1: b"a user"})
+        assert (lives1.builds[2], lives2.builds[1]) == (ToldBuild(LEVEL), lives1.build)
     await stopped(lives1, lives2)
 
 

@@ -296,6 +296,11 @@ def test_the_audit_has_who_did_what_and_is_read_by_who_may_look_at_users(node: S
     assert code(node, tokens["reader"], *by_name["CreateTopic"], create) == "node.forbidden"
     audit = log_pb2.PullRequest(topic="rmq_sys_audit", max_count=2_048)
     commands = log_pb2.PullRequest(topic="rmq_sys_quorumlog")
+    shown = [("authorization", f"Bearer {tokens['reader']}")]
+    with grpc.insecure_channel(node.node_json()["address"]) as channel:
+        pull = channel.unary_unary("/quorumlog.v1.LogService/Pull")
+        with pytest.raises(grpc.RpcError, match="'reads' lacks Get on Cluster:users; run"):
+            pull(audit.SerializeToString(), metadata=shown)
     for request in (audit, commands):
         for name, expected in {
             "root": "",
@@ -322,4 +327,9 @@ def test_the_audit_has_who_did_what_and_is_read_by_who_may_look_at_users(node: S
 
     refused = ("reads", "AdminService/CreateTopic", "Topic:audited", "node.forbidden")
     wait_for("the refusal to be written", lambda: refused in found())
-    assert ("admin", "UserService/PutUser", "Cluster:users reads roles=reader", "ok") in found()
+    assert (
+        "admin",
+        "UserService/PutUser",
+        "Cluster:users reads roles=reader +token t",
+        "ok",
+    ) in found()

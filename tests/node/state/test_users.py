@@ -148,7 +148,8 @@ def rule(resource: str, *actions: str, deny: bool = False) -> Rule:
 
 def test_roles_are_made_used_and_deleted() -> None:
     state = begun()
-    assert put_role(state, "admin", rule("Topic:*", "Pub")) == "node.bad_access", "ready-made"
+    assert put_role(state, "admin", rule("Topic:*", "Pub")) == "node.ready_made_role"
+    assert delete_role(state, "admin") == "node.ready_made_role"
     assert put_role(state, "auditor", rule("Topic:a b", "Pub")) == "node.bad_access"
     assert put_role(state, "auditor") == "node.bad_access"
     assert put_role(state, "auditor", rule("Topic:*", "Sub"), rule("Group:*", "Get")) == ""

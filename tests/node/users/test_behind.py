@@ -12,7 +12,8 @@ def test_an_unknown_credential_is_refused_for_now_until_all_users_are_known() ->
     guard, need = Guard("on", lambda: 0), Need(Action.GET, ResourceKind.TOPIC, "orders")
     caller = guard.by_token("of a user that was just made")
     for is_behind, error in ((True, NotReadyError), (False, UnauthenticatedError)):
-        guard.is_behind = lambda is_behind=is_behind: is_behind  # type: ignore[misc]
+        missing = NotReadyError(0, "does not know all users yet") if is_behind else None
+        guard.missing = lambda missing=missing: missing  # type: ignore[misc]
         with pytest.raises(error, match="know all users yet" if is_behind else "is unknown"):
             caller.require(need)
         assert not caller.may(need)

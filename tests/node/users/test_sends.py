@@ -1,6 +1,9 @@
 """A send of each protocol is one request, and its messages; a user in debt sends nothing."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from tests.node.rocketmq.test_service import message
 from tests.node.users_files import user_settings
 from tests.node.whole_nodes import Fatal
 from tests.patience import PATIENCE_S, eventually
+from tests.store.records import messages
 
 COUNT, BODY = 3, b"x" * 1_000
 RECORDS = b"".join(encode_message("shop", 0, BODY, {}) for _ in range(COUNT))
@@ -91,19 +95,18 @@ async def over_remoting(node: Node) -> Send:
     return send
 
 
-@pytest.mark.parametrize("connect", [over_grpc, over_frames, over_rocketmq, over_remoting])
-async def test_a_send_is_one_request_and_its_messages(
-    tmp_path: Path, connect: Callable[[Node], Awaitable[Send]]
-) -> None:
+@asynccontextmanager
+async def running(directory: Path, mode: str, *roles: str) -> AsyncIterator[Node]:
+    """A node with a topic and the user shop, with rates that only `on` counts."""
     free = Address("127.0.0.1", 0)
     listens = dict.fromkeys(("listen", "peer_listen", "http_listen", "listen_framed"), free)
-    files: dict[str, Any] = user_settings(tmp_path / "users")
+    files: dict[str, Any] = user_settings(directory / "users")
     paths = {name: Path(text) for name, text in files.items() if name != "users"}
     sizes: dict[str, Any] = {"file_size_bytes": 1 << 20, "batch_size_bytes_max": 1 << 16}
-    settings: dict[str, Any] = {**listens, **sizes, **paths, "users": "on"}
+    settings: dict[str, Any] = {**listens, **sizes, **paths, "users": mode}
     fatal: Any = Fatal()
     node = Node(
-        Settings(node_id=1, directory=tmp_path / "n", nameserver_listen=None, **settings),
+        Settings(node_id=1, directory=directory / "n", nameserver_listen=None, **settings),
         fatal,
         build_raft,
     )
@@ -118,12 +121,27 @@ async def test_a_send_is_one_request_and_its_messages(
         await node.users.put_user(
             users_pb2.PutUserRequest(
                 name="shop",
-                roles=users_pb2.RoleNames(roles=["producer-consumer:shop"]),
+                roles=users_pb2.RoleNames(roles=roles),
                 rates=users_pb2.Rates(**rates, connections=1),
                 add_credentials=[token, users_pb2.Credential(id="shop")],
                 secrets=[SECRET.encode()],
             )
         )
+        yield node
+    finally:
+        node.hurry.set()
+        await node.stop()
+    assert fatal.errors == []
+
+
+PROTOCOLS = [over_grpc, over_frames, over_rocketmq, over_remoting]
+
+
+@pytest.mark.parametrize("connect", PROTOCOLS)
+async def test_a_send_is_one_request_and_its_messages(
+    tmp_path: Path, connect: Callable[[Node], Awaitable[Send]]
+) -> None:
+    async with running(tmp_path, "on", "producer-consumer:shop") as node:
         send = await connect(node)
         assert await send() == ""
         row = node.guard.rows._rows["shop"]
@@ -141,7 +159,55 @@ async def test_a_send_is_one_request_and_its_messages(
             assert "are over the limit" in await send()
             assert node.replication.store.log.max_position == end
             bucket.left = left
-    finally:
-        node.hurry.set()
-        await node.stop()
-    assert fatal.errors == []
+
+
+async def page(node: Node) -> str:
+    """Ask for the metrics without a credential; return the first line."""
+    address = Address.parse(node.http_address)
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: n\r\n\r\n")
+    line = await reader.readline()
+    writer.close()
+    return line.decode()
+
+
+async def audit(node: Node) -> list[tuple[str, ...]]:
+    pull = log_pb2.PullRequest(topic="rmq_sys_audit", max_count=99)
+    rows = [json.loads(one.body) for one in messages((await node.broker.pull(pull)).records)]
+    return [tuple(map(row.get, ("user", "call", "address", "outcome"))) for row in rows]
+
+
+async def told(node: Node, *rows: tuple[str, ...]) -> None:
+    async def is_written() -> bool:
+        return set(rows) <= set(await audit(node))
+
+    await eventually(is_written, f"{rows}")
+
+
+async def test_before_users_are_on_each_protocol_tells_what_would_be_refused(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, "prepare", "reader") as node:
+        for connect in PROTOCOLS:
+            send = await connect(node)
+            assert [await send(), await send()] == ["", ""]
+        assert "200" in await page(node)
+        at, no_right, no_user = "127.0.0.1", "prepare.forbidden", "prepare.unauthenticated"
+        calls = ("append", "MessagingService/SendMessage", "Remoting/send_message_v2")
+        await told(node, ("", "Http/metrics", at, no_user))
+        await told(node, *(("shop", call, at, no_right) for call in calls))
+        assert len(await audit(node)) == 1 + len(calls) + 1, (
+            "with the first user, and each told of once"
+        )
+        (warning,) = node.guard.warnings()
+        assert "would refuse calls of the last 10 minutes: 9 calls, 2 callers" in warning
+        assert warning in node.warnings()
+
+
+async def test_a_refusal_tells_from_where(tmp_path: Path) -> None:
+    async with running(tmp_path, "on") as node, grpc.aio.insecure_channel(node.address) as channel:
+        assert "401" in await page(node)
+        route: Any = channel.unary_unary(f"/{SERVICE}/QueryRoute")
+        await route(b"", metadata=(("x-mq-client-id", "c"),), timeout=PATIENCE_S)
+        calls = ("Http/metrics", "MessagingService/QueryRoute")
+        await told(node, *(("", call, "127.0.0.1", "node.unauthenticated") for call in calls))

@@ -184,6 +184,8 @@ def test_explain_names_the_rule_that_decides(qlog: Operator) -> None:
     group = ("acl", "explain", "eve", "Get", "Group:g")
     assert ": no rule of its roles (team) allows it\n" in qlog(*group, code=1).stdout
     assert "use Pub, Sub, Create" in qlog("acl", "explain", "eve", "Read", "Group:g", code=2).stderr
+    audit = qlog("acl", "explain", "eve", "Get", "Topic:rmq_sys_audit", code=1).stdout
+    assert "Get on Topic:rmq_sys_audit, which needs Get on Cluster:users:\nno rule" in audit
     qlog("user", "set", "eve", "--disable")
     assert "qlog user set eve --enable" in qlog(*group, code=1).stdout
     assert "team" in qlog("role", "list").stdout

@@ -16,14 +16,21 @@ from node.users.credentials import digest_of
 from node.users.guard import Guard
 from node.users.needs import NEEDS
 from node.users.users import Credential, Rates, User, Users
-from quorumlog.pb import admin_pb2
+from quorumlog.pb import admin_pb2, users_pb2
 from quorumlog.pb.log_pb2 import PullRequest
-from quorumlog.pb.users_pb2 import HandAuditRequest, PutUserRequest, RoleNames
+from quorumlog.pb.users_pb2 import (
+    HandAuditRequest,
+    PutRoleRequest,
+    PutUserRequest,
+    RoleNames,
+    Rule,
+)
 from store.format import AUDIT_TOPIC
 from tests.node.broker_fakes import Fixture, hidden
 from tests.patience import eventually
 
 PUT_USER, CREATE = "UserService/PutUser", "AdminService/CreateTopic"
+PUT_ROLE = "UserService/PutRole"
 
 
 def user(name: str, role: str) -> User:
@@ -55,8 +62,26 @@ async def test_changes_and_refusals_are_rows_and_other_calls_are_not(node: Fixtu
     async with running(node) as audit:
         guard, connection = guarded(audit), Accounts().open("10.1.2.3")
         roles = RoleNames(roles=["reader"])
+        denial = Rule(deny=True, resource="topic:a*", actions=["pub"])
         calls: list[tuple[str, str, Any]] = [
-            ("root", PUT_USER, PutUserRequest(name="new", roles=roles, secrets=[b"top secret"])),
+            (
+                "root",
+                PUT_USER,
+                PutUserRequest(
+                    name="new",
+                    roles=roles,
+                    add_credentials=[
+                        users_pb2.Credential(
+                            id="t1", token_sha256=b"secret digest", expires_unix_ms=9
+                        ),
+                        users_pb2.Credential(id="k1"),
+                    ],
+                    remove_credentials=["t0"],
+                    rates=users_pb2.Rates(bytes_per_second=5),
+                    secrets=[b"top secret"],
+                ),
+            ),
+            ("root", PUT_ROLE, PutRoleRequest(name="team", rules=[denial])),
             ("r", CREATE, admin_pb2.CreateTopicRequest(topic="orders")),
             ("nobody", CREATE, admin_pb2.CreateTopicRequest(topic="orders")),
             ("r", "LogService/Pull", PullRequest(topic="orders")),
@@ -70,13 +95,15 @@ async def test_changes_and_refusals_are_rows_and_other_calls_are_not(node: Fixtu
                     pass
             with (
                 pytest.raises(NotLeaderError),
-                guard.serving(guard.by_token("root"), CREATE, NEEDS[CREATE], calls[1][2]),
+                guard.serving(guard.by_token("root"), CREATE, NEEDS[CREATE], calls[2][2]),
             ):
                 raise NotLeaderError
-        await eventually(lambda: len(rows(node)) == 4, "the rows are written")
+        await eventually(lambda: len(rows(node)) == 5, "the rows are written")
+    changes = "roles=reader +token t1 until 9 +key k1 -t0 rates=bytes_per_second:5"
     shown = [(r["user"], r["call"], r["resource"], r["address"], r["outcome"]) for r in rows(node)]
     assert shown == [
-        ("root", PUT_USER, "Cluster:users new roles=reader", "10.1.2.3", "ok"),
+        ("root", PUT_USER, f"Cluster:users new {changes}", "10.1.2.3", "ok"),
+        ("root", PUT_ROLE, "Cluster:users team DENY Topic:a* Pub", "10.1.2.3", "ok"),
         ("r", CREATE, "Topic:orders", "10.1.2.3", "node.forbidden"),
         ("", CREATE, "", "10.1.2.3", "node.unauthenticated"),
         ("root", CREATE, "Topic:orders", "10.1.2.3", "node.not_leader"),
@@ -94,7 +121,7 @@ async def test_a_flood_of_refusals_leaves_some_out_and_says_how_many(node: Fixtu
         audit.note_refusal(caller, CREATE, ForbiddenError("r", "", "", "Topic:x"))
         await eventually(lambda: rows(node)[-1]["left_out"], "it is written")
         assert rows(node)[-1]["left_out"] == 500 - 100
-        assert max(len(row["resource"]) for row in rows(node)) == 255
+        assert max(len(row["resource"]) for row in rows(node)) == 1_000
 
 
 async def test_rows_wait_for_a_leader_up_to_a_limit_and_go_to_another_one(node: Fixture) -> None:

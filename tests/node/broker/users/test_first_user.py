@@ -7,7 +7,8 @@ import pytest
 from node.broker.users import first_user
 from node.broker.users.first_user import AdminReset, FirstUser
 from node.config.users import read_first_user, reset_id_of
-from node.state.tables.users import UsersTable
+from node.state.tables.users import UsersTable, to_pb
+from quorumlog.pb.state_pb2 import Command
 from quorumlog.user_tokens import first_user_text
 from tests.node.broker_fakes import Fixture
 from tests.patience import eventually
@@ -29,6 +30,8 @@ async def test_one_voter_of_three_resets_nothing(
 
     own, table = node.broker.own_appends, node.broker.context.state.table(UsersTable)
     reset = AdminReset(node.broker.context, own, path, user, lambda: (1, 2, 3), shown_by)
+    made = list[tuple[str, Command.PutUser]]()
+    reset.on_made = lambda work, put: made.append((work, put))
     count = node.driver.append_count
     node.broker.add_leader_work(reset)
     await eventually(lambda: asked.count(3) > 2)
@@ -36,6 +39,8 @@ async def test_one_voter_of_three_resets_nothing(
     shown[2] = user
     await eventually(lambda: not path.exists(), "the reset")
     assert table.reset_id == reset_id_of(user)
+    await eventually(lambda: made, "a row of the audit")
+    assert (made[0][0], made[0][1].reset_id) == ("AdminReset", reset_id_of(user))
     assert table.users.by_token[b"t" * 32].user == "admin"
     shown.update({1: b"", 2: other, 3: other})
     await eventually(lambda: b"u" * 32 in table.users.by_token, "one that this node lacks")
@@ -54,3 +59,10 @@ async def test_a_file_of_another_first_user_is_warned_of(
         await eventually(lambda: context.state.table(UsersTable).has_begun, "the first user")
         first.on_ready(True)
         assert ("users_file has no effect" in caplog.text) is is_other
+    caplog.clear()
+    table = context.state.table(UsersTable)
+    admin = to_pb(table.users.users["admin"])
+    admin.revision, admin.credentials[0].token_sha256 = 2, b"v" * 32
+    await own.submit(Command(put_user=Command.PutUser(user=admin)))
+    first.on_ready(True)
+    assert "no effect" not in caplog.text, "the token was renewed: the file may stay"
