@@ -63,6 +63,7 @@ SKIPPED = {
         "# Master, copies": "it is of master-slave mode, which tests/cluster/test_ha.py runs",
         "qlog check --server HOST1": OTHER_MACHINE,
         "qlog serve --config node1.toml": OTHER_MACHINE,
+        "qlog store reset-admin": "tests/cluster/test_admin_reset.py runs it",
         "qlog store restore": "tests/cluster/test_restore.py makes the backup and runs it",
         "qlog tls dev": "its output stands below it",
         "openssl x509": OTHER_MACHINE,
