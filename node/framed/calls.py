@@ -404,10 +404,10 @@ class CallConversation:
                 work = self._tail(opaque, request, timeout_ms)
             else:
                 work = self._answer_of(method, request)
-                if timeout_ms:
-                    work = within(work, timeout_ms, partial(method.late, timeout_ms))
             if self._caller is not None and number != Method.AUTHENTICATE:
                 work = self._checked(self._caller, number, request, work)
+            if method is not None and timeout_ms:
+                work = within(work, timeout_ms, partial(method.late, timeout_ms))
             response, records = await work
         except Exception as error:  # noqa: BLE001 - the client gets every error.
             if self._is_wanted(opaque):
