@@ -146,7 +146,7 @@ class HttpServer:
             if hmac.compare_digest(shown.encode(), own):
                 return await show(request)
             caller = guard.by_header(shown)
-            if guard.users is NO_USERS and not caller.is_node:
+            if guard.users is NO_USERS:
                 what = "the node knows its users once its log is open"
                 return _refusal(_UNAVAILABLE, what, "it is starting", "ask again, or read /ready")
             try:

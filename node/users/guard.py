@@ -7,7 +7,6 @@ Must not know protocols: a port hands over what its callers showed. For one even
 """
 
 import asyncio
-import hmac
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +19,12 @@ from node.runtime.accounts import Account
 from node.runtime.accounts import caller as current_account
 from node.users.calling import set_calling
 from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
-from node.users.needs import NODE_CALLS, Needs, appends, of_nodes, of_peers
+from node.users.needs import NODE_CALLS, Needs, appends, of_nodes
+from node.users.node_proofs import BadProofError
 from node.users.rates import UserRow, UserRows
 from node.users.rules import NAME_LENGTH_MAX, Action, ClusterPart, Need, ResourceKind
 from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Owned, Rights, Users
+from raft.messages import NO_NODE, NodeId
 from store.errors import Outcome
 from store.record.topic_names import is_reserved
 
@@ -46,7 +47,7 @@ class Caller:
 
     __slots__ = (
         *("_credential", "_identity", "_rights", "_row", "_users", "account"),
-        *("guard", "is_nobody", "is_node", "name", "why"),
+        *("guard", "is_nobody", "is_node", "name", "peer_id", "why"),
     )
 
     def __init__(
@@ -57,6 +58,7 @@ class Caller:
         credential: Credential = NO_CREDENTIAL,
         *,
         is_node: bool = False,
+        peer_id: NodeId = NO_NODE,
         why: str = _NO_CREDENTIAL,
     ) -> None:
         """`identity` is the id of the credential that it showed."""
@@ -64,6 +66,9 @@ class Caller:
         self.name: Final = name
         """Of the user; empty: none."""
         self.is_node: Final = is_node
+        """It may make the calls of nodes and has no rights in its own name: no append, no pull."""
+        self.peer_id: Final = peer_id
+        """The node of this group that it is; NO_NODE: none, or of another group."""
         self.is_nobody: Final = not (name or is_node)
         self.why = why
         """Why it is no user."""
@@ -113,7 +118,7 @@ class Caller:
 
     def may(self, need: Need) -> bool:
         """Whether it may do something now."""
-        if self.is_node:
+        if self.is_node:  # In a call of nodes: nothing else of it comes so far.
             return True
         try:
             return self.rights.decide(need).is_allowed
@@ -122,7 +127,7 @@ class Caller:
 
     def require(self, need: Need) -> None:
         """Raise ForbiddenError or UnauthenticatedError unless it may."""
-        if self.is_node or self.rights.decide(need).is_allowed:
+        if self.rights.decide(need).is_allowed:
             return
         shown = need._replace(name=need.name[:NAME_LENGTH_MAX])
         raise ForbiddenError(self.name, str(shown), str(need.action), str(shown.resource))
@@ -133,8 +138,6 @@ class Caller:
         """Raise as `require` unless it may publish to the topics of all these queues, and
         RateLimitedError unless it may do so now. Topics of the system are not looked at: no client
         writes to them."""
-        if self.is_node:
-            return
         may_publish, row, account = self.rights.may_publish, self._row, self.account
         assert row is not None, "a user has a row"
         if account is not None and account.user is not row:
@@ -206,8 +209,6 @@ class Guard:
         self.refused: Final[Counter[str]] = Counter({"unauthenticated": 0, "forbidden": 0})
         """Calls that were refused, by the last word of the code."""
         self.unix_ms = unix_ms
-        self.node_digests: Sequence[bytes] = ()
-        """Of the tokens that nodes of the cluster show: two of them while its secret is renewed."""
         self._secrets: dict[tuple[str, bytes], bytes | None] = {}
         """Opened secrets, by access key and sealed form."""
         self._under_way: dict[asyncio.Task[object], tuple[Caller, Sequence[Need]]] = {}
@@ -228,10 +229,7 @@ class Guard:
         """Return the caller that shows a bearer token."""
         if len(token) > TOKEN_LENGTH_MAX:
             return self._nobody("the token is too long")
-        digest = digest_of(token)
-        if any(hmac.compare_digest(digest, one) for one in self.node_digests):
-            return self.node()
-        return self._found(self.users.by_token.get(digest), "the token")
+        return self._found(self.users.by_token.get(digest_of(token)), "the token")
 
     def by_header(self, authorization: str) -> Caller:
         """Return the caller of an HTTP or gRPC header `authorization`; empty: there was none."""
@@ -269,9 +267,13 @@ class Guard:
         """Return the caller for whom a node of the cluster speaks; empty: it has no credential."""
         return Caller(self, name)
 
-    def node(self) -> Caller:
-        """Return the caller that proved to be a node of the cluster."""
-        return Caller(self, "", is_node=True)
+    def node(self, peer_id: NodeId = NO_NODE) -> Caller:
+        """Return the caller that proved to be a node of the cluster, and of this group."""
+        return Caller(self, "", is_node=True, peer_id=peer_id, why="a node is no user")
+
+    def unproven(self, error: BadProofError) -> Caller:
+        """Return the caller that shows a signature which is none."""
+        return self._nobody(f"the signature of the node {error}; compare secrets and clocks")
 
     def _secret(self, access_key: str, credential: Credential) -> bytes | None:
         key = access_key, credential.sealed_secret
@@ -297,7 +299,7 @@ class Guard:
     def check(self, caller: Caller, method: str, needs: Sequence[Need] | None) -> None:
         """Raise ForbiddenError or UnauthenticatedError unless a caller may do all of this."""
         try:
-            if needs is not None and not caller.is_node:
+            if needs is not None:
                 caller.rights  # noqa: B018 - it raises for a caller that is no user.
                 for need in needs:
                     caller.require(need)
@@ -309,7 +311,7 @@ class Guard:
         self, caller: Caller, method: str, row: Needs, request: object
     ) -> Sequence[Need] | None:
         """Return what a request needs of a caller; None: not even that it is a user."""
-        is_of_nodes = row is of_nodes or row is of_peers
+        is_of_nodes = row is of_nodes
         if caller.is_node and (is_of_nodes or method in NODE_CALLS):
             return None
         if caller.is_node or is_of_nodes:

@@ -18,11 +18,13 @@ from node.errors.common import BadRequestError, NodeError
 from node.errors.users import UsersOffError
 from node.runtime.json_text import dump_json
 from node.runtime.logs.rate_limited_log import RateLimitedLog
+from node.users.calling import calling
 from node.users.guard import Caller
 from node.users.rates import Bucket, Unit
 from node.users.rules import Need, ResourceKind
+from quorumlog.foreign_json import read_json
 from quorumlog.pb.users_pb2 import HandAuditRequest, HandAuditResponse, PutUserRequest
-from raft.messages import NO_NODE
+from raft.messages import NO_NODE, NodeId
 from store.errors import StoreError
 from store.format import AUDIT_TOPIC
 from store.record.message import encode_message
@@ -40,6 +42,10 @@ _HEAD_SIZE_BYTES_MAX: Final = 256
 """Of the record of a row."""
 _OBJECTS: Final = ("name", "node_id", "namespace", "key")
 """Fields of requests that name what is changed of the cluster."""
+_NUMBERS: Final = ("unix_ms", "node_id", "left_out")
+_TEXTS: Final = ("user", "call", "resource", "address", "outcome")
+"""Fields of a row."""
+_NUMBER_MAX: Final = (1 << 53) - 1
 _AGAIN_S: Final = 1.0
 _log: Final = RateLimitedLog(logging.getLogger(__name__))
 
@@ -146,11 +152,28 @@ class Audit:
         self.written_total += len(records)
 
     async def hand_audit(self, request: HandAuditRequest) -> HandAuditResponse:
-        """Write rows of another node. Raises NotLeaderError and as `OwnAppends.write`."""
+        """Write rows about calls of the node that hands them. Raises NotLeaderError and as
+        `OwnAppends.write`."""
         if not self._is_on:
             raise UsersOffError
         self._context.check_count("rows", len(request.rows), _AT_ONCE_COUNT_MAX, 1)
-        if any(len(row) > _ROW_SIZE_BYTES_MAX for row in request.rows):
-            raise BadRequestError("rows", f"at most {_ROW_SIZE_BYTES_MAX} bytes each", "more")
+        caller = calling()
+        node_id = NO_NODE if caller is None else caller.peer_id
+        if node_id == NO_NODE or not all(_is_row(row, node_id) for row in request.rows):
+            what = f"calls at node {node_id}, of at most {_ROW_SIZE_BYTES_MAX} bytes each"
+            raise BadRequestError("rows", what, "others")
         await self._append(request.rows)
         return HandAuditResponse()
+
+
+def _is_row(encoded: bytes, node_id: NodeId) -> bool:
+    """Whether this is a row about a call at a node."""
+    try:
+        row = read_json(encoded) if len(encoded) <= _ROW_SIZE_BYTES_MAX else None
+    except ValueError:
+        return False
+    if not isinstance(row, dict) or row.get("node_id") != node_id:
+        return False
+    numbers = [row.get(name) for name in _NUMBERS]
+    are_numbers = all(type(one) is int and 0 <= one <= _NUMBER_MAX for one in numbers)
+    return are_numbers and all(isinstance(row.get(name), str) for name in _TEXTS)

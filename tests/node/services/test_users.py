@@ -16,7 +16,7 @@ from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.services.methods import SERVICES
 from node.users.credentials import digest_of
-from node.users.needs import NEEDS, appends, of_nodes, of_peers, signed_in
+from node.users.needs import NEEDS, appends, of_nodes, signed_in
 from quorumlog.pb import admin_pb2, log_pb2, retry_pb2, transaction_pb2, users_pb2
 from store.record.message import encode_message
 from tests.fuzz.rights import admin
@@ -106,7 +106,7 @@ def test_a_user_without_a_role_may_call_nothing_of_others(node: SingleNode) -> N
     others = {"LogService/Route", "LogService/QueueOffsets"}
     for service, method in METHODS:
         name = f"{service.name}/{method.name}"
-        may_be_open = NEEDS[name] in (appends, of_nodes, of_peers, signed_in) or name in others
+        may_be_open = NEEDS[name] in (appends, of_nodes, signed_in) or name in others
         found = code(node, token, service, method)
         assert may_be_open or found == "node.forbidden", (name, found)
 
