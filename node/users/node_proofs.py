@@ -84,7 +84,7 @@ class NodeProofs:
     def __init__(
         self, cluster_id: str, node_id: NodeId, unix_ms: Callable[[], int], token: bytes = b""
     ) -> None:
-        """`token` is that of this process; empty: no node is told it."""
+        """`token` is that of this process; empty: no node learns it."""
         self._cluster_id, self._node_id, self._unix_ms = cluster_id, node_id, unix_ms
         self.token: Final = token
         self.token_of: Callable[[NodeId], bytes] = lambda _node: b""

@@ -293,11 +293,11 @@ def test_each_address_has_its_producers_asked_whatever_others_name(
 async def test_only_a_node_names_the_client_that_pays_for_a_call(tmp_path: Path) -> None:
     named = (*CLIENT, (CLIENT_HEADER, "10.0.0.9:77"))
     half = send(message_type=MessageType.TRANSACTION)
-    right, wrong = (
-        forwarded("SendMessage", half, *named, token=token) for token in (TOKEN, bytes(16))
-    )
     async with pair_at(tmp_path) as pair:
         leader = pair.leader
+        right, wrong = (
+            forwarded("SendMessage", half, *named, token=token) for token in (TOKEN, bytes(16))
+        )
 
         def held(kind: Kind) -> dict[str, int]:
             return {host: one.counts[kind] for host, one in leader.accounts.addresses.items()}
@@ -307,7 +307,7 @@ async def test_only_a_node_names_the_client_that_pays_for_a_call(tmp_path: Path)
             assert answer.status.code == Code.OK
         assert held(Kind.TRANSACTIONS) == {"127.0.0.1": 2, "10.0.0.9": 1}
         await leader.send()
-        await leader.receive(metadata=right)
+        await leader.receive(metadata=lambda given: forwarded("ReceiveMessage", given, *named))
         assert held(Kind.DELIVERIES) == {"127.0.0.1": 0, "10.0.0.9": 1}
         await pair.follower.call("SendMessage", half, wrong)
         stranger, client = leader.accounts._remotes.items()

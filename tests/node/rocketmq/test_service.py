@@ -56,7 +56,7 @@ class Gateway(NamedTuple):
     async def receive(
         self, timeout_s: float = PATIENCE_S, metadata: Any = CLIENT, **fields: Any
     ) -> list[Any]:
-        """Call ReceiveMessage and return all elements."""
+        """Call ReceiveMessage and return all elements; `metadata` may make that of a request."""
         fields.setdefault("group", GROUP)
         fields.setdefault("message_queue", QUEUE)
         fields.setdefault("batch_size", 32)
@@ -65,7 +65,8 @@ class Gateway(NamedTuple):
         read = pb.ReceiveMessageResponse.FromString
         method = self.channel.unary_stream(f"/{SERVICE}/ReceiveMessage", _written, read)
         request = pb.ReceiveMessageRequest(**fields)
-        return [e async for e in method(request, metadata=metadata, timeout=timeout_s)]
+        shown = metadata(request) if callable(metadata) else metadata
+        return [e async for e in method(request, metadata=shown, timeout=timeout_s)]
 
     async def send(self, body: bytes = b"x", **system: Any) -> Any:
         """Send one message to topic orders."""
