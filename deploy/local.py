@@ -71,10 +71,12 @@ LOCK_FILE: Final = "lock"
 SECRET_FILE: Final = "secret"
 FIRST_USER_FILE: Final = "first-user.json"
 USERS_KEY_FILE: Final = "users.key"
+NAMESERVER_SECRET_FILE: Final = "nameserver.secret"
 _OWN_FILES: Final = {
     "secret_file": SECRET_FILE,
     "users_file": FIRST_USER_FILE,
     "users_key_file": USERS_KEY_FILE,
+    "nameserver_secret_file": NAMESERVER_SECRET_FILE,
 }
 """By the setting that names it."""
 LINK_FAULTS_FILE: Final = "link-faults.json"
@@ -634,14 +636,15 @@ class LocalCluster:
 
 
 def _write_own_files(root: Path, *, users: bool) -> None:
-    """Write the secret of the nodes, and with `users` the first user, its token and the key."""
+    """Write the secret of the nodes, and with `users` the first user, its token and keys."""
     make_missing(root)
     write_private(root / SECRET_FILE, f"{os.urandom(32).hex()}\n")
     if users:
         token = new_token()
         write_private(root / TOKEN_FILE, f"{token}\n")
         write_private(root / FIRST_USER_FILE, first_user_text("admin", digest_of(token)))
-        write_private(root / USERS_KEY_FILE, f"{os.urandom(32).hex()}\n")
+        for file in (USERS_KEY_FILE, NAMESERVER_SECRET_FILE):
+            write_private(root / file, f"{os.urandom(32).hex()}\n")
 
 
 def _check_settings(text: str, settings: Mapping[str, object]) -> None:

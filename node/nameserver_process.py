@@ -9,7 +9,6 @@ that would tell others. Must not know brokers.
 import asyncio
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -54,6 +53,7 @@ from node.services.methods import nameserver_handlers
 from node.services.server import GrpcServer, PortTakenError
 from node.state.tables.users import user_of
 from node.users.guard import Guard
+from node.users.node_proofs import NodeProofs
 from node.users.users import Users
 from store.durability.fatal import EXIT_SYNC_FAILED
 from store.durability.identity import DirectoryLock
@@ -124,7 +124,8 @@ async def _start(settings: Settings, service: NameServerService, life: AsyncExit
     guard.on_administered = lambda caller, call, _need, _request, code: _log.info(
         "administration", user=caller.name, call=call, code=code or "ok"
     )
-    files = RenewedFiles(settings, renewals, guard)
+    proofs = NodeProofs(settings.cluster_id, settings.node_id, unix_ms)
+    files = RenewedFiles(settings, renewals, proofs)
     files.on_secrets.append(service.report_judge.renew)
     if settings.users_file is not None:
         renewals.watch("user", [settings.users_file], partial(_read_user, settings, guard))
@@ -140,8 +141,7 @@ async def _start(settings: Settings, service: NameServerService, life: AsyncExit
     write_node_file(settings.directory, addresses)
     life.push_async_callback(service.stop)
     service.start()
-    # No process learns the token of this one, so none shows it.
-    door = None if settings.users == "off" else Door(guard, secrets.token_bytes())
+    door = None if settings.users == "off" else Door(guard, proofs)
     calls = ServedCalls(FailStop(settings.directory), door=door)
     tasks = BackgroundTasks("a task of the name server failed")
     life.push_async_callback(tasks.end)

@@ -16,7 +16,7 @@ import re
 import secrets
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -68,7 +68,6 @@ from node.replication.admin_parts import NodeCalls, NodeParts, Replication
 from node.replication.derived_scrub import DerivedCare
 from node.replication.lives import NodeLives
 from node.replication.scrub import Scrub
-from node.rocketmq.remoting.access import FORWARDING_TOKEN_SIZE_BYTES, NodeProof
 from node.rocketmq.remoting.conversation import RemotingCalls
 from node.rocketmq.remoting.service import OtherNodes, Remoting
 from node.rocketmq.service import RocketMq
@@ -87,8 +86,8 @@ from node.services.door import Door
 from node.services.methods import SERVICES, handlers
 from node.services.server import GrpcServer, PortTakenError
 from node.state.append_times import AppendTimes, Stages
-from node.users.credentials import node_token
 from node.users.guard import Guard
+from node.users.node_proofs import TOKEN_SIZE_BYTES, NodeProofs
 from quorumlog.user_files import UserFileError
 from quorumlog.version import __version__
 from raft.messages import NO_NODE, NodeId
@@ -134,9 +133,10 @@ class Node(NodeParts):
         self.health = Health()
         self.renewals: Final = Renewals()
         self.guard: Final = Guard(settings.users, unix_ms, settings.users_box())
-        self.files: Final = RenewedFiles(settings, self.renewals, self.guard)
-        self._forwarding_token: Final = secrets.token_bytes(FORWARDING_TOKEN_SIZE_BYTES)
-        door = None if settings.users == "off" else Door(self.guard, self._forwarding_token)
+        token = secrets.token_bytes(TOKEN_SIZE_BYTES)
+        self.proofs: Final = NodeProofs(settings.cluster_id, settings.node_id, unix_ms, token)
+        self.files: Final = RenewedFiles(settings, self.renewals, self.proofs)
+        door = None if settings.users == "off" else Door(self.guard, self.proofs)
         self.calls: Final = ServedCalls(fail_stop, self.on_met, door)
         self.accounts: Final = Accounts(limits_of(settings.rpc_count_max))
         watched = WatchedFileSystem()
@@ -385,7 +385,7 @@ class Node(NodeParts):
             self.address,
             first,
             settings.file_size_bytes,
-            self._forwarding_token,
+            self.proofs.token,
             other,
         )
 
@@ -471,7 +471,7 @@ class Node(NodeParts):
             self.remoting_addresses,
         )
         self.admin = replication.admin
-        self.nameserver = NameServerService.of(settings, replication.local_broker)
+        self.nameserver = NameServerService.of(settings, replication.local_broker, self.proofs)
         self.life.push_async_callback(self.nameserver.stop)
         context = Context(
             replication.driver,
@@ -533,7 +533,7 @@ class Node(NodeParts):
 
     async def _serve(self) -> None:
         life, link, tls = self.life, self.replication.link, tls_files(self.settings)
-        proof = NodeProof(self._forwarding_token, link.forwarding_token)
+        self.proofs.token_of = link.forwarding_token
         self.pages.add_status(self._nameserver_status)
         self.pages.add_metrics(
             Source(metrics.NAMESERVER, lambda: self.nameserver),
@@ -551,16 +551,17 @@ class Node(NodeParts):
             self.calls,
             None if tls is None else grpc_client_credentials(tls),
             link.is_connected,
-            proof,
+            self.proofs,
             None if self.settings.users == "off" else self.guard,
-            node_token(self.settings.secret()),
         )
         life.push_async_callback(self.rocketmq.stop)
         if self.settings.users != "off":
             self.spawn(self.audit.run(self.rocketmq.forwarder.hand_audit))
         self.pages.add_metrics(Source(metrics.ROCKETMQ, lambda: self.rocketmq))
         forwarder, context = self.rocketmq.forwarder, None if tls is None else client_context(tls)
-        nodes = OtherNodes(forwarder.route, context, link.is_connected, proof, forwarder.questions)
+        nodes = OtherNodes(
+            forwarder.route, context, link.is_connected, self.proofs, forwarder.questions
+        )
         self.remoting = Remoting(
             self.broker,
             self.remoting_calls,
@@ -572,7 +573,7 @@ class Node(NodeParts):
         )
         life.push_async_callback(self.remoting.stop)
         self.pages.add_metrics(Source(metrics.REMOTING, lambda: self.remoting))
-        self.files.on_secrets.append(self._renew_secrets)
+        self.files.on_secrets.append(self.nameserver.renew_secrets)
         self.files.on_tls.append(self._renew_connections)
         directory = NameServerCalls(self.nameserver)
         diagnosis = Diagnosis(self.settings, self._origins, self.http.metrics_page)
@@ -599,10 +600,6 @@ class Node(NodeParts):
         self.nameserver.renew(tls.grpc_client)
         self.rocketmq.forwarder.renew(tls.grpc_client)
         self.remoting.forwarder.context = tls.peer_client
-
-    def _renew_secrets(self, secrets: Sequence[bytes]) -> None:
-        self.nameserver.renew_secrets(secrets)
-        self.rocketmq.forwarder.node_token = node_token(secrets[0])
 
     # --- The steps of the stop that are more than the end of one part ---
 

@@ -15,15 +15,14 @@ from node.config.environment import tls_files
 from node.config.settings import Settings
 from node.peers.security.tls import Tls, Validity, grpc_server_credentials, validity
 from node.runtime.renewal import Renewals
-from node.users.credentials import digest_of, node_token
-from node.users.guard import Guard
+from node.users.node_proofs import NodeProofs
 
 
 class RenewedFiles:
     """One per process. Make it before a file is used for the first time."""
 
-    def __init__(self, settings: Settings, renewals: Renewals, guard: Guard) -> None:
-        """`guard` knows nodes by the secrets."""
+    def __init__(self, settings: Settings, renewals: Renewals, proofs: NodeProofs) -> None:
+        """`proofs` knows nodes by the secrets."""
         self._settings = settings
         self.on_tls: Final[list[Callable[[Tls], None]]] = []
         self.on_secrets: Final[list[Callable[[Sequence[bytes]], None]]] = []
@@ -31,8 +30,8 @@ class RenewedFiles:
         self.tls_validity: dict[str, Validity] = {}
         self._grpc_renewed: ServerCertificateConfiguration | None = None
         """What gRPC shows from the next handshake on; None: what it has."""
-        self._guard = guard
-        self._know_nodes(settings.secrets())
+        self._proofs = proofs
+        proofs.secrets = settings.secrets()
         tls = tls_files(settings)
         if tls is not None:
             paths = [path for path in tls if path is not None]
@@ -76,9 +75,6 @@ class RenewedFiles:
         return partial(self._take_secrets, self._settings.secrets())
 
     def _take_secrets(self, secrets: Sequence[bytes]) -> None:
-        self._know_nodes(secrets)
+        self._proofs.secrets = secrets
         for take in self.on_secrets:
             take(secrets)
-
-    def _know_nodes(self, secrets: Sequence[bytes]) -> None:
-        self._guard.node_digests = [digest_of(node_token(one)) for one in secrets]

@@ -166,7 +166,8 @@ def counted_cluster(directory: Path, *, with_users: bool = False) -> Iterator[Co
         secret = directory.with_suffix(".secret")  # Nodes with users prove themselves by it.
         secret.touch(0o600)
         secret.write_text(2 * TOKEN)
-        settings |= {"users": "on", "users_file": str(file), "secret_file": str(secret)}
+        settings |= {"users": "on", "users_file": str(file)}
+        settings |= dict.fromkeys(("secret_file", "nameserver_secret_file"), str(secret))
     nodes = LocalCluster.create(directory, flush="sync", settings=settings)
     with signalled(nodes, "bench.calls.counted_node") as ask:
         roles = {nodes.leader_id(): "leader"}

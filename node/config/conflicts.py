@@ -301,6 +301,10 @@ def _nameserver_conflicts(settings: Settings) -> Iterator[Conflict]:
     elif settings.nameserver_servers:
         what, do = "this node has a replica itself", "remove one of them"
         yield Conflict(("nameserver_servers", "nameserver_listen"), what, do)
+    elif settings.users == "on" and settings.nameserver_secret_file is None:
+        what = "any process of this machine could change the directory without its secret"
+        do = "name a file with a password, the same for all replicas of the name server"
+        yield Conflict(("nameserver_secret_file", "users"), what, do)
     elif _fault(settings, "nameserver_secret_file") is None:  # Else it is reported already.
         chosen = settings.nameserver()
         assert chosen is not None, "the name server listens"

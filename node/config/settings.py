@@ -333,7 +333,7 @@ class Settings(BaseModel):
     nameserver_secret_file: Path | None = _setting(
         None,
         "Holds the password of the replicas, the same for all; it turns encryption on. None: only "
-        "loopback addresses are allowed.",
+        'loopback addresses are allowed, and no `users = "on"`.',
     )
 
     nameserver_servers: Addresses = _setting(

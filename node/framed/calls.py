@@ -436,20 +436,17 @@ class CallConversation:
             return WhoAmIResponse(mode="off"), NO_BODY
         self._caller = caller = guard.by_token(request.token)
         caller.account = self._connection.account
-        set_calling(
-            caller if guard.is_on else None
-        )  # This task runs in the context of all calls of the connection.
-        if not caller.is_node:
-            try:
-                roles = caller.rights.user.roles
-            except NodeError as error:
-                guard.refuse(caller, "Framed/authenticate", error)
-                if not guard.is_on:
-                    return WhoAmIResponse(mode=guard.mode), NO_BODY
-                raise
-            caller.begin(1)
-            return WhoAmIResponse(name=caller.name, roles=roles, mode=guard.mode), NO_BODY
-        return WhoAmIResponse(mode=guard.mode), NO_BODY
+        # This task runs in the context of all calls of the connection.
+        set_calling(caller if guard.is_on else None)
+        try:
+            roles = caller.rights.user.roles
+        except NodeError as error:
+            guard.refuse(caller, "Framed/authenticate", error)
+            if not guard.is_on:
+                return WhoAmIResponse(mode=guard.mode), NO_BODY
+            raise
+        caller.begin(1)
+        return WhoAmIResponse(name=caller.name, roles=roles, mode=guard.mode), NO_BODY
 
     async def _answer_of(self, method: FramedMethod, request: Message) -> Answer:
         """Carry a call out in its turn, once the client takes its answers: many at once cost much,

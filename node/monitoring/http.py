@@ -149,7 +149,7 @@ class HttpServer:
                 return await show(request)
             caller = guard.by_header(shown)
             caller.host = "" if request.client is None else network_of(request.client.host)
-            if guard.is_on and guard.users is NO_USERS and not caller.is_node:
+            if guard.is_on and guard.users is NO_USERS:
                 what = "the node knows its users once its log is open"
                 return _refusal(_UNAVAILABLE, what, "it is starting", "ask again, or read /ready")
             try:

@@ -30,7 +30,7 @@ from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
 from node.runtime.background import BackgroundTasks
 from node.runtime.channel_options import CHANNEL_OPTIONS
 from node.runtime.logs.rate_limited_log import RateLimitedLog
-from node.users.credentials import bearer
+from node.users.node_proofs import NodeProofs, signed_form
 from quorumlog.foreign_json import read_json
 from quorumlog.pb import common_pb2
 from quorumlog.pb import nameserver_pb2 as pb
@@ -40,7 +40,7 @@ TIMEOUT_MS: Final = 2_000
 POLL_PERIOD_MS_MAX: Final = 2_000
 """Interval of the requests even without a report, so that changes elsewhere are known here."""
 ANSWER_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
-_REPORT: Final = "/quorumlog.v1.NameServerService/Report"
+_REPORT: Final = "NameServerService/Report"
 _CHALLENGE_AGE_S_MAX: Final = CHALLENGE_AGE_MS_MAX / 3_000
 """Age above which a challenge is not used: the server would refuse it soon."""
 _UNPROVEN: Final = "unproven"
@@ -92,11 +92,11 @@ class RemoteDirectory:
         poll_period_ms: int,
         credentials: grpc.ChannelCredentials | None = None,
         prover: Prover | None = None,
-        token: str = "",
+        proofs: NodeProofs | None = None,
     ) -> None:
         """Ask `servers` about `group`; `prover` signs reports if the cluster has a secret, and
-        `token` shows servers with users that a node calls."""
-        self.token = token
+        `proofs` the calls, for servers with users."""
+        self._proofs = proofs
         self._servers, self._at = tuple(servers), 0
         assert self._servers, "there is no server to ask"
         self._group = group
@@ -188,13 +188,14 @@ class RemoteDirectory:
         if command is not None and self.prover is not None:
             self.prover.seal(request, line.challenge)
         report = line.channel.unary_unary(
-            _REPORT,
+            f"/quorumlog.v1.{_REPORT}",
             request_serializer=pb.ReportRequest.SerializeToString,
             response_deserializer=pb.ReportResponse.FromString,
         )
+        shown = self._proofs and self._proofs.signed(b"", _REPORT, signed_form(request))
         line.call_count += 1
         try:
-            answer = await report(request, timeout=timeout_ms / 1000, metadata=bearer(self.token))
+            answer = await report(request, timeout=timeout_ms / 1000, metadata=shown)
             line.challenge, line.challenged_s = answer.challenge, time.monotonic()
             return self._learn(answer)
         except grpc.aio.AioRpcError as error:

@@ -32,7 +32,7 @@ from node.nameserver.report_judge import ReportJudge
 from node.nameserver.watch import GroupWatch, TrustedTime, sights
 from node.peers.security.tls import grpc_client_credentials
 from node.runtime.clock import unix_ms
-from node.users.credentials import node_token
+from node.users.node_proofs import NodeProofs
 from quorumlog.pb.log_pb2 import GroupRoute
 from store.errors import SyncFailedError
 
@@ -81,8 +81,8 @@ class NameServerService:
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
-    def of(cls, settings: Settings, broker: LocalBroker) -> Self:
-        """Return the service of a node."""
+    def of(cls, settings: Settings, broker: LocalBroker, proofs: NodeProofs) -> Self:
+        """Return the service of a node, which `proofs` signs for."""
         own, report_judge = settings.nameserver(), ReportJudge.of(settings, broker.members)
         servers = settings.nameserver_servers
         if own is not None:
@@ -100,7 +100,7 @@ class NameServerService:
             broker.heartbeat_period_ms // 4,
             None if tls is None else grpc_client_credentials(tls),
             Prover(secret, settings.cluster_id) if (secret := settings.secret()) else None,
-            node_token(secret),
+            proofs,
         )
         return cls(own, broker, remote=remote, report_judge=report_judge)
 
@@ -114,7 +114,6 @@ class NameServerService:
         self.report_judge.renew(secrets)
         if self._remote is not None and self._remote.prover is not None:
             self._remote.prover.secret = secrets[0]
-            self._remote.token = node_token(secrets[0])
 
     # --- Life ---
 

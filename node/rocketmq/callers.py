@@ -9,17 +9,19 @@ import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import caller, set_caller
 from node.services.bounds.connection_cut import address_of
 from node.services.calls import ServicerContext
-from node.services.door import AUTHORIZATION, TOKEN_HEADER, certificate_names
+from node.services.door import AUTHORIZATION, certificate_names
 from node.users import guard
+from node.users.node_proofs import HEADER, BadProofError, NodeProofs
 from quorumlog.pb.rocketmq_pb2 import Code
 
+SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 CALL_S_MAX: Final = 60.0
 """Limit of a call's time, also under a longer deadline: some deadlines are years away."""
 HOPS_HEADER: Final = "x-quorumlog-hops"
@@ -56,13 +58,13 @@ def caller_of(
     method: str,
     data: bytes,
     context: ServicerContext,
-    is_own_token: Callable[[str], bool],
+    proofs: NodeProofs,
     users: guard.Guard | None = None,
 ) -> Caller:
     """Read the metadata of a call. Raises CallRefusedError without a client id.
 
-    A node that shows the own token of this one speaks for a client: the rest of the task runs in
-    the client's account. `users` knows who calls; None: users are off.
+    A node that `proofs` knows speaks for a client: the rest of the task runs in the client's
+    account. `users` knows who calls; None: users are off.
     """
     metadata = context.invocation_metadata() or ()
     headers = {name: value for name, value in metadata if isinstance(value, str)}
@@ -76,7 +78,13 @@ def caller_of(
     deadline_s = asyncio.get_running_loop().time() + left_s
     hop_count = int(hops) if hops.isascii() and hops.isdecimal() and len(hops) == 1 else 0
     remote = headers.get(CLIENT_HEADER, "")[:_REMOTE_LENGTH_MAX]
-    is_forwarded = bool(remote) and is_own_token(headers.get(TOKEN_HEADER, ""))
+    unproven: BadProofError | None = None
+    is_forwarded = HEADER in headers
+    if is_forwarded:
+        try:
+            proofs.signer(f"{SERVICE}/{method}", data, headers)
+        except BadProofError as error:
+            is_forwarded, unproven = False, error
     if is_forwarded:
         account = caller()
         if account is not None:
@@ -87,9 +95,12 @@ def caller_of(
         remote = peer if address is None else f"{address[0]}:{address[1]}"
     user = None
     if users is not None:
-        user = user_of(users, headers, certificate_names(context.auth_context()))
-        if user.is_node or (is_forwarded and not headers.get(AUTHORIZATION)):
+        if unproven is not None:  # Its certificate would be that of a node.
+            user = users.unproven(unproven)
+        elif is_forwarded and not headers.get(AUTHORIZATION):
             user = users.by_name(headers.get(USER_HEADER, ""))
+        else:
+            user = user_of(users, headers, certificate_names(context.auth_context()))
     return Caller(method, data, headers, hop_count, deadline_s, remote, client_id, user)
 
 

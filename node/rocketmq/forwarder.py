@@ -7,7 +7,7 @@ if that changes nothing.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -15,29 +15,28 @@ from typing import Any, Final
 import grpc
 
 from node.errors.common import NotLeaderError
-from node.rocketmq.callers import CLIENT_HEADER, HOPS_HEADER, USER_HEADER, Caller
+from node.rocketmq.callers import CLIENT_HEADER, HOPS_HEADER, SERVICE, USER_HEADER, Caller
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import NothingDoneError, T, answer_of_leader
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import Kind, caller
 from node.runtime.background import BackgroundTasks
 from node.runtime.channel_options import CHANNEL_OPTIONS
-from node.services.door import AUTHORIZATION, TOKEN_HEADER
+from node.services.door import AUTHORIZATION
 from node.services.server import STREAM_COUNT_MAX
-from node.users.credentials import bearer
+from node.users.node_proofs import HEADER, NodeProofs, signed_form
 from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
 from quorumlog.pb.rocketmq_pb2 import Code
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
 from quorumlog.pb.users_pb2 import HandAuditRequest, HandAuditResponse
-from raft.messages import NodeId
 
-SERVICE: Final = "apache.rocketmq.v2.MessagingService"
-_CHECK_TRANSACTIONS: Final = "/quorumlog.v1.TransactionService/CheckTransactions"
-_ROUTE: Final = "/quorumlog.v1.LogService/Route"
+_OWN_SERVICES: Final = "/quorumlog.v1."
+_CHECK_TRANSACTIONS: Final = "TransactionService/CheckTransactions"
+_ROUTE: Final = "LogService/Route"
 _ROUTE_S: Final = 1.0
 _CLOSE_S: Final = 60.0
 """Time for calls over a connection whose credentials were renewed."""
-_HAND_AUDIT: Final = "/quorumlog.v1.UserService/HandAudit"
+_HAND_AUDIT: Final = "UserService/HandAudit"
 _HAND_AUDIT_S: Final = 10.0
 HOP_COUNT_MAX: Final = 3
 """Forwards after which a call is refused: the nodes that were asked disagree about the leader."""
@@ -70,14 +69,11 @@ class Forwarder:
         self,
         cluster: GatewayCluster,
         credentials: grpc.ChannelCredentials | None,
-        token_of: Callable[[NodeId], bytes],
-        node_token: str = "",
+        proofs: NodeProofs,
     ) -> None:
-        """`token_of` returns what proves this node to another one of its group; empty: not known
-        yet. `node_token` does so to nodes of other groups, which have the same secret."""
+        """`proofs` signs what this node sends."""
         self._cluster = cluster
-        self.node_token = node_token
-        self._token_of = token_of
+        self._proofs = proofs
         self._credentials = credentials
         self._closing = BackgroundTasks("a connection to a node was not closed")
         self._channels: dict[tuple[str, bool], grpc.aio.Channel] = {}
@@ -182,28 +178,27 @@ class Forwarder:
                 yield data
 
     def _metadata(self, call: Caller, address: str) -> tuple[tuple[str, str], ...]:
-        """Return the headers for a node: those of the client that mean something, its address, if
-        the node can be shown its token, and its user. Raises NothingDoneError."""
+        """Return the headers for a node, signed: those of the client that mean something, its
+        address and its user. Raises NothingDoneError."""
         kept = [
             (name, value) for name, value in call.headers.items() if name.startswith(_PASSED_ON)
         ]
-        kept.append((HOPS_HEADER, str(call.hop_count + 1)))
-        token = self._token_of(self._cluster.node_at(address))
-        if token:
-            kept += [(CLIENT_HEADER, call.remote), (TOKEN_HEADER, token.hex())]
-        if call.user is not None and not call.headers.get(AUTHORIZATION):
-            # Without a proof the other node would take this one's certificate for the client's.
-            if not token and not self.node_token:
-                text = f"this node cannot speak for a user at {address}; set secret_file"
-                raise NothingDoneError(CallRefusedError(Code.HA_NOT_AVAILABLE, text))
-            kept += [(USER_HEADER, call.user.name), *(() if token else bearer(self.node_token))]
-        return tuple(kept)
+        kept += [(HOPS_HEADER, str(call.hop_count + 1)), (CLIENT_HEADER, call.remote)]
+        is_spoken_for = call.user is not None and not call.headers.get(AUTHORIZATION)
+        if call.user is not None and is_spoken_for:
+            kept.append((USER_HEADER, call.user.name))
+        metadata = self._signed(address, f"{SERVICE}/{call.method}", call.data, kept)
+        if is_spoken_for and metadata[-1][0] != HEADER:
+            # The other node would take this one's certificate for the client's.
+            text = f"this node cannot speak for a user at {address}; set secret_file"
+            raise NothingDoneError(CallRefusedError(Code.HA_NOT_AVAILABLE, text))
+        return metadata
 
-    def _own_metadata(self, address: str) -> tuple[tuple[str, str], ...]:
-        """Return the headers that prove to the node at an address that this is a node: of this
-        group by its token, of another one by the secret."""
-        token = self._token_of(self._cluster.node_at(address))
-        return ((TOKEN_HEADER, token.hex()),) if token else bearer(self.node_token)
+    def _signed(
+        self, address: str, method: str, body: bytes, headers: Iterable[tuple[str, str]] = ()
+    ) -> tuple[tuple[str, str], ...]:
+        token = self._proofs.token_of(self._cluster.node_at(address))
+        return self._proofs.signed(token, method, body, headers)
 
     def questions(
         self, address: str, request: CheckTransactionsRequest
@@ -211,20 +206,21 @@ class Forwarder:
         """Return the questions to producers of the leader at an address, which raise
         CallRefusedError."""
         method = self._channel(address, is_own=True).unary_stream(
-            _CHECK_TRANSACTIONS,
+            _OWN_SERVICES + _CHECK_TRANSACTIONS,
             request_serializer=CheckTransactionsRequest.SerializeToString,
             response_deserializer=TransactionCheck.FromString,
         )
-        return _elements(address, method(request, metadata=self._own_metadata(address)))
+        shown = self._signed(address, _CHECK_TRANSACTIONS, signed_form(request))
+        return _elements(address, method(request, metadata=shown))
 
     async def hand_audit(self, address: str, request: HandAuditRequest) -> None:
         """Give rows of the audit to the leader. Raises NotLeaderError if it does not take them."""
         method = self._channel(address, is_own=True).unary_unary(
-            _HAND_AUDIT,
+            _OWN_SERVICES + _HAND_AUDIT,
             request_serializer=HandAuditRequest.SerializeToString,
             response_deserializer=HandAuditResponse.FromString,
         )
-        shown = self._own_metadata(address)
+        shown = self._signed(address, _HAND_AUDIT, signed_form(request))
         call: Any = method(request, metadata=shown, timeout=_HAND_AUDIT_S)
         try:
             await call
@@ -234,7 +230,7 @@ class Forwarder:
     async def route(self, address: str) -> RouteResponse | None:
         """Ask the node at an address for its route; None if it does not answer in time."""
         method = self._channel(address, is_own=True).unary_unary(
-            _ROUTE,
+            _OWN_SERVICES + _ROUTE,
             request_serializer=RouteRequest.SerializeToString,
             response_deserializer=RouteResponse.FromString,
         )

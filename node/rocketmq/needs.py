@@ -12,7 +12,7 @@ from typing import Any, Final
 from node.rocketmq.remoting.protocol.codes import REFUSED, RequestCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.marks import APPLIED, GREETING, REPORT
-from node.users.needs import Needs, signed_in
+from node.users.needs import Needs, of_nodes, signed_in
 from node.users.rules import Action, ClusterPart, Need, ResourceKind
 from store.format import RETRY_TOPIC_PREFIX
 
@@ -222,7 +222,8 @@ COMMAND_NEEDS: Final[Mapping[int, Needs]] = MappingProxyType(
         RequestCode.GET_BROKER_HA_STATUS: _NODES,
         RequestCode.GET_BROKER_CONFIG: _SETTINGS,
         RequestCode.GET_NAMESRV_CONFIG: _SETTINGS,
-        **dict.fromkeys((GREETING, REPORT, APPLIED), open_to_all),
+        GREETING: open_to_all,
+        **dict.fromkeys((REPORT, APPLIED), of_nodes),
         **dict.fromkeys(REFUSED, signed_in),
     }
 )

@@ -16,20 +16,19 @@ from google.protobuf.message import DecodeError, Message
 from node.broker import Broker
 from node.broker.groups.settings import settings_of
 from node.errors.requests import RocketMqOffError
-from node.rocketmq.callers import Caller, caller_of
+from node.rocketmq.callers import SERVICE, Caller, caller_of
 from node.rocketmq.calls.ends import EndCalls
 from node.rocketmq.calls.receive import ReceiveCalls
 from node.rocketmq.calls.renewals import Renewals
 from node.rocketmq.calls.send import SendCalls
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import GatewayCluster
-from node.rocketmq.forwarder import SERVICE, Forwarder
+from node.rocketmq.forwarder import Forwarder
 from node.rocketmq.needs import METHOD_NEEDS
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.messages import Deliveries
 from node.rocketmq.protocol.names import group_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, common, status_of
-from node.rocketmq.remoting.access import NodeProof
 from node.rocketmq.routes import Routes, group_of_broker
 from node.rocketmq.telemetry import Telemetry, answer
 from node.runtime.logs.rate_limited_log import RateLimitedLog
@@ -37,6 +36,7 @@ from node.runtime.message_bounds import bounded_message
 from node.services.bounds.bounded import refusing
 from node.services.calls import ServedCalls, ServicerContext, refuse
 from node.users import guard
+from node.users.node_proofs import NodeProofs
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NodeId
@@ -76,22 +76,20 @@ class RocketMq:
         calls: ServedCalls,
         credentials: grpc.ChannelCredentials | None,
         is_connected: Callable[[NodeId], bool],
-        proof: NodeProof,
+        proofs: NodeProofs,
         users: guard.Guard | None = None,
-        node_token: str = "",
     ) -> None:
-        """`credentials` are for forwarded calls, and `node_token` for this node's own ones;
-        `is_connected` knows the nodes of this group, and `proof` tells them from clients. `users`
-        knows what callers may do; None: users are off."""
+        """`credentials` are for forwarded calls; `is_connected` knows the nodes of this group, and
+        `proofs` tells them from clients. `users` knows what callers may do; None: users are off."""
         context = broker.context
         self._context = context
         self._calls = calls
         self.counters: Final = calls.counters
         self._users = users
-        self._proof = proof
+        self._proofs = proofs
         self.clients: Final = GatewayClients()
         self._cluster = GatewayCluster(context, broker.other_groups, is_connected)
-        self.forwarder: Final = Forwarder(self._cluster, credentials, proof.token_of, node_token)
+        self.forwarder: Final = Forwarder(self._cluster, credentials, proofs)
         self.renewals: Final = Renewals(self.clients, broker.pop.change_invisible, context.turn)
         self._routes = Routes(self._cluster, lists_others=credentials is None)
         on_failure = partial(self._failed, f"{_NAME}/SendMessage")
@@ -242,7 +240,7 @@ class RocketMq:
         yield b""  # type: ignore[unreachable]  # A method of a stream is a generator.
 
     def _admit(self, name: str, data: bytes, context: Any) -> Caller:
-        caller = caller_of(name, data, context, self._proof.is_own, self._users)
+        caller = caller_of(name, data, context, self._proofs, self._users)
         user = caller.user
         if user is not None and user.guard.is_on:
             user.guard.check(user, f"{_NAME}/{name}", ())  # Before the request is read.

@@ -4,15 +4,14 @@ Owns the headers and the names of client certificates. Must not know what a meth
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from hmac import compare_digest
 from typing import Any, Final
 
 from node.users.guard import Caller, Guard
-from node.users.needs import Needs
+from node.users.needs import NODE_CALLS, Needs, of_nodes
+from node.users.node_proofs import HEADER, BadProofError, NodeProofs, signed_form
+from raft.messages import NO_NODE
 
 AUTHORIZATION: Final = "authorization"
-TOKEN_HEADER: Final = "x-quorumlog-token"
-"""The token of the node that is called, in hexadecimal digits, which its peers know."""
 _CERTIFICATE_NAMES: Final = (
     ("x509_common_name", "CN="),
     ("peer_dns", "DNS:"),
@@ -25,17 +24,21 @@ _CERTIFICATE_NAMES: Final = (
 class Door:
     """Knows the callers of one server."""
 
-    def __init__(self, guard: Guard, own_token: bytes) -> None:
-        """`own_token` is that of this process, which its peers know."""
+    def __init__(self, guard: Guard, proofs: NodeProofs) -> None:
+        """`proofs` tells nodes from users."""
         self.guard: Final = guard
-        self._own_token = own_token.hex().encode()
+        self._proofs = proofs
 
-    def caller(self, context: Any) -> Caller:
+    def caller(self, method: str, needs: Needs, request: Any, context: Any) -> Caller:
         """Return the caller of a call: what its headers show goes before its certificate."""
         headers = dict(context.invocation_metadata() or ())
-        token = headers.get(TOKEN_HEADER)
-        if isinstance(token, str) and compare_digest(token.encode(), self._own_token):
-            return self.guard.node()
+        if HEADER in headers and (needs is of_nodes or method in NODE_CALLS):
+            texts = {name: value for name, value in headers.items() if isinstance(value, str)}
+            try:
+                node_id, is_peer = self._proofs.signer(method, signed_form(request), texts)
+            except BadProofError as error:
+                return self.guard.unproven(error)
+            return self.guard.node(node_id if is_peer else NO_NODE)
         authorization = headers.get(AUTHORIZATION)
         if authorization:
             shown = authorization if isinstance(authorization, str) else ""
@@ -49,7 +52,7 @@ class Door:
         guard = self.guard
 
         async def call(request: Any, context: Any) -> Any:
-            caller = self.caller(context)
+            caller = self.caller(method, needs, request, context)
             with guard.serving(caller, method, needs, request):
                 return await function(request)
 
@@ -62,7 +65,7 @@ class Door:
         guard = self.guard
 
         async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-            caller = self.caller(context)
+            caller = self.caller(method, needs, request, context)
             with guard.serving(caller, method, needs, request):
                 async for answer in function(request):
                     yield answer

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from node.errors.users import ForbiddenError
 from node.users.rules import Action, Need, ResourceKind
+from raft.messages import NodeId
 
 
 class Calling(Protocol):
@@ -20,6 +21,10 @@ class Calling(Protocol):
     @property
     def name(self) -> str:
         """The name of the user; empty: it showed no credential."""
+
+    @property
+    def peer_id(self) -> NodeId:
+        """The node of this group that it is; NO_NODE: it is none."""
 
     def may(self, need: Need) -> bool:
         """Whether it may do something now."""

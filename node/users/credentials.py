@@ -4,7 +4,6 @@ Owns what is kept of each: of a token its digest, of an access key its secret un
 log does not have, of a certificate the name that it must show. Must not know whose they are.
 """
 
-import hmac
 import os
 import re
 from collections.abc import Mapping
@@ -18,26 +17,13 @@ from quorumlog.user_tokens import TOKEN_LENGTH_MAX, digest_of, new_token
 
 __all__ = [
     "KEY_SIZE_BYTES", "SECRET_LENGTH_MAX", "TOKEN_LENGTH_MAX", "SecretBox",
-    "check_certificate_name", "digest_of", "names_of_certificate", "new_token", "node_token",
+    "check_certificate_name", "digest_of", "names_of_certificate", "new_token",
 ]  # fmt: skip
 
 KEY_SIZE_BYTES: Final = 32
 SECRET_LENGTH_MAX: Final = 255
 _NONCE_SIZE_BYTES: Final = 12
 _CERTIFICATE: Final = re.compile(r"(CN=|DNS:|URI:|EMAIL:)[^\x00-\x1f\x7f]{1,255}\Z")
-
-
-def node_token(secret: bytes) -> str:
-    """Return what nodes show to the client ports of each other, made of the secret of the cluster;
-    empty without one."""
-    if not secret:
-        return ""
-    return "qln_" + hmac.new(secret, b"quorumlog client port of a node", "sha256").hexdigest()
-
-
-def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    """Return the headers of a call that shows a token; none without one."""
-    return (("authorization", f"Bearer {token}"),) if token else ()
 
 
 def check_certificate_name(name: str) -> None:

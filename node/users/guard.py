@@ -7,7 +7,6 @@ Must not know protocols: a port hands over what its callers showed. For one even
 """
 
 import asyncio
-import hmac
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,11 +21,13 @@ from node.runtime.accounts import Account
 from node.runtime.accounts import caller as current_account
 from node.users.calling import set_calling
 from node.users.credentials import TOKEN_LENGTH_MAX, SecretBox, digest_of
-from node.users.needs import NODE_CALLS, Needs, appends, of_nodes, of_peers
+from node.users.needs import NODE_CALLS, Needs, appends, of_nodes
+from node.users.node_proofs import BadProofError
 from node.users.rates import UserRow, UserRows
 from node.users.rehearsal import Rehearsal
 from node.users.rules import NAME_LENGTH_MAX, Action, ClusterPart, Need, ResourceKind
 from node.users.users import NO_CREDENTIAL, NO_USERS, Credential, Rights, Users, standing_for
+from raft.messages import NO_NODE, NodeId
 from store.errors import Outcome
 from store.record.topic_names import is_reserved
 
@@ -63,7 +64,7 @@ class Caller:
 
     __slots__ = (
         *("_credential", "_identity", "_rights", "_row", "_users", "account"),
-        *("guard", "host", "is_nobody", "is_node", "name", "watched", "why"),
+        *("guard", "host", "is_nobody", "is_node", "name", "peer_id", "watched", "why"),
     )
 
     def __init__(
@@ -74,6 +75,7 @@ class Caller:
         credential: Credential = NO_CREDENTIAL,
         *,
         is_node: bool = False,
+        peer_id: NodeId = NO_NODE,
         why: Why = _NO_CREDENTIAL,
     ) -> None:
         """`identity` is the id of the credential that it showed."""
@@ -81,6 +83,9 @@ class Caller:
         self.name: Final = name
         """Of the user; empty: none."""
         self.is_node: Final = is_node
+        """It may make the calls of nodes and has no rights in its own name: no append, no pull."""
+        self.peer_id: Final = peer_id
+        """The node of this group that it is; NO_NODE: none, or of another group."""
         self.is_nobody: Final = not (name or is_node)
         self.why = why
         """Why it is no user."""
@@ -160,7 +165,7 @@ class Caller:
 
     def may(self, need: Need) -> bool:
         """Whether it may do something now."""
-        if self.is_node or self.watched:
+        if self.is_node or self.watched:  # In a call of nodes: nothing else of it comes so far.
             return True
         try:
             return self.rights.decide(need).is_allowed
@@ -184,7 +189,7 @@ class Caller:
             self.guard.watch(self, method, error)
 
     def _require(self, need: Need) -> None:
-        if self.is_node or self.rights.decide(need).is_allowed:
+        if self.rights.decide(need).is_allowed:
             return
         need = standing_for(need)
         shown = need._replace(name=need.name[:NAME_LENGTH_MAX])
@@ -197,8 +202,6 @@ class Caller:
         """Raise as `require` unless it may publish to the topics of all these queues, and
         RateLimitedError unless it may do so now. Topics of the system are not looked at: no client
         writes to them."""
-        if self.is_node:
-            return
         if self.watched:
             for topic in {topic for topic, _ in queues}:
                 name = topic.decode("utf-8", "replace")
@@ -277,8 +280,6 @@ class Guard:
         """Calls that were refused, by the last word of the code."""
         self.unix_ms = unix_ms
         self.rehearsal: Final = Rehearsal(unix_ms)
-        self.node_digests: Sequence[bytes] = ()
-        """Of the tokens that nodes of the cluster show: two of them while its secret is renewed."""
         self._sealed_warning: tuple[Users, tuple[str, ...]] = NO_USERS, ()
         self._secrets: dict[tuple[str, bytes], bytes | None] = {}
         """Opened secrets, by access key and sealed form."""
@@ -301,10 +302,7 @@ class Guard:
         if len(token) > TOKEN_LENGTH_MAX:
             what, why = "the token is unknown", f"it has more than {TOKEN_LENGTH_MAX} characters"
             return self._nobody(what, why, "show the one line that 'qlog user' wrote")
-        digest = digest_of(token)
-        if any(hmac.compare_digest(digest, one) for one in self.node_digests):
-            return self.node()
-        if (owned := self.users.by_token.get(digest)) is not None:
+        if (owned := self.users.by_token.get(digest_of(token))) is not None:
             return Caller(self, *owned)
         why = "no user of this cluster has it, any more or yet"
         do = "check that it is of this cluster, or ask an admin: qlog user token add USER"
@@ -352,9 +350,15 @@ class Guard:
         """Return the caller for whom a node of the cluster speaks; empty: it has no credential."""
         return Caller(self, name)
 
-    def node(self) -> Caller:
-        """Return the caller that proved to be a node of the cluster."""
-        return Caller(self, "", is_node=True)
+    def node(self, peer_id: NodeId = NO_NODE) -> Caller:
+        """Return the caller that proved to be a node of the cluster, and of this group."""
+        why = Why("a node is no user", "it proved to be one of the cluster", "show a user's token")
+        return Caller(self, "", is_node=True, peer_id=peer_id, why=why)
+
+    def unproven(self, error: BadProofError) -> Caller:
+        """Return the caller that shows a signature which is none."""
+        what, do = f"the signature of the node {error}", "compare the secrets and clocks of both"
+        return self._nobody(what, "nodes sign their calls with secret_file", do)
 
     def _secret(self, access_key: str, credential: Credential) -> bytes | None:
         key = access_key, credential.sealed_secret
@@ -394,7 +398,7 @@ class Guard:
             caller.account = current_account()
         caller.watched = "" if self.is_checked(method) else method
         try:
-            if needs is not None and not caller.is_node:
+            if needs is not None:
                 caller.rights  # noqa: B018 - it raises for a caller that is no user.
                 for need in needs:
                     caller.require(need)
@@ -407,7 +411,7 @@ class Guard:
         self, caller: Caller, method: str, row: Needs, request: object
     ) -> Sequence[Need] | None:
         """Return what a request needs of a caller; None: not even that it is a user."""
-        is_of_nodes = row is of_nodes or row is of_peers
+        is_of_nodes = row is of_nodes
         if caller.is_node and (is_of_nodes or method in NODE_CALLS):
             return None
         if caller.is_node or is_of_nodes:

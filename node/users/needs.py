@@ -25,12 +25,7 @@ def signed_in(_request: object) -> Iterable[Need]:
 
 
 def of_nodes(_request: object) -> Iterable[Need]:
-    """For nodes of the cluster, which show its secret; a node without `secret_file` is alone."""
-    raise AssertionError("a call of nodes is not checked as one of users")
-
-
-def of_peers(_request: object) -> Iterable[Need]:
-    """For nodes that show the token of the node that they call, which its peers alone know."""
+    """For nodes of the cluster, which sign their calls (`node_proofs`), and for no user."""
     raise AssertionError("a call of nodes is not checked as one of users")
 
 
@@ -214,7 +209,7 @@ NEEDS: Final[Mapping[str, Needs]] = MappingProxyType(
         "UserService/DeleteRole": _cluster(_DELETE, _USERS),
         "UserService/Explain": signed_in,
         "UserService/WhoAmI": signed_in,
-        "UserService/HandAudit": of_peers,
+        "UserService/HandAudit": of_nodes,
     }
 )
 """By service and method."""
@@ -225,5 +220,4 @@ NODE_CALLS: Final = frozenset(
         "TransactionService/CheckTransactions",
     }
 )
-"""The calls of users that nodes make, too. What nodes show to each other may be overheard without
-TLS, so it opens nothing else."""
+"""The calls of users that nodes make, too. A node makes no others in its own name."""

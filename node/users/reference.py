@@ -9,7 +9,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from node.users.needs import NEEDS, append_needs, appends, of_nodes, of_peers, signed_in
+from node.users.needs import NEEDS, append_needs, appends, of_nodes, signed_in
 from node.users.rules import READY_MADE, Need
 from quorumlog.pb import (
     admin_pb2,
@@ -79,9 +79,7 @@ def _needed(service: str, method: MethodDescriptor) -> str:
     name = f"{service}/{method.name}"
     row = NEEDS[name]
     if row is of_nodes:
-        return "the secret of the cluster: for nodes only"
-    if row is of_peers:
-        return "the token of the node that is called, which its peers know: for nodes only"
+        return "a signature with the secret of the cluster: for nodes only"
     kind = GetMessageClass(method.input_type)
     if row not in (appends, signed_in):
         texts = _texts(row(_filled(kind())) or ())

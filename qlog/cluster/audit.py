@@ -5,7 +5,6 @@ as messages of a system topic.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ from qlog.message_rows import time_text
 from qlog.output import Format, output_option, print_rows, print_text
 from qlog.parsed import Parsed, parse_duration
 from quorumlog.command_errors import ExitCode
+from quorumlog.foreign_json import read_json
 from quorumlog.foreign_text import shown
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ _KEYS: Final = (
     *("unix_ms", "node_id", "user", "call", "resource", "address", "outcome", "count"),
     "left_out",
 )
+_NUMBERS: Final = ("unix_ms", "node_id", "count", "left_out")
+_TEXTS: Final = tuple(key for key in _KEYS if key not in _NUMBERS)
+_NUMBER_MAX: Final = (1 << 53) - 1
 
 
 @click.command()
@@ -64,8 +67,8 @@ def audit(
     A row is a call: who made it, on what, from where, and what became of it. user is empty for a
     caller without a credential that is known. outcome is ok, or the code of an error; or, with
     users = prepare, prepare.forbidden or prepare.unauthenticated: users = on would have refused
-    this many calls (count). left_out counts rows that were too many before this one. It needs Get
-    on Cluster:users.
+    this many calls (count). left_out counts rows that were too many before this one. A row that
+    cannot be read is left out, and stderr says how many. It needs Get on Cluster:users.
 
     \b
     Keys of -o json:
@@ -123,8 +126,24 @@ async def _read(client: "Client", group: str, offset: int) -> tuple[list[dict[st
         batch = await client.pull(_TOPIC, 0, offset, broker_group=group)
         if batch.next_offset <= offset:
             return rows, offset
-        rows += [json.loads(message.body) for message in batch]
+        read = [_row_of(message.body) for message in batch]
+        rows += [row for row in read if row is not None]
+        if unread := read.count(None):
+            click.echo(f"warning: {unread} rows cannot be read; they are left out", err=True)
         offset = batch.next_offset
+
+
+def _row_of(body: bytes) -> dict[str, Any] | None:
+    """Return a row; None: this is none."""
+    try:
+        row = read_json(body)
+    except ValueError:
+        return None
+    if not isinstance(row, dict):
+        return None
+    numbers, texts = (row.get(key, 0) for key in _NUMBERS), (row.get(key) for key in _TEXTS)
+    is_row = all(type(one) is int and 0 <= one <= _NUMBER_MAX for one in numbers)
+    return row if is_row and all(isinstance(one, str) for one in texts) else None
 
 
 def _show(entries: Iterable[dict[str, Any]], output: Format, *, is_whole: bool) -> None:
@@ -135,7 +154,7 @@ def _show(entries: Iterable[dict[str, Any]], output: Format, *, is_whole: bool) 
     for row in rows:
         head = f"{time_text(row['unix_ms'])}  {shown(row['user'] or '-')}  "
         call = f"{row['call'].rpartition('/')[2]} {row['resource']}".rstrip()
-        text = f"{shown(call)} from {shown(row['address'] or '-')}: {row['outcome']}"
+        text = f"{shown(call)} from {shown(row['address'] or '-')}: {shown(row['outcome'])}"
         if (row["count"] or 1) > 1:
             text += f" ({row['count']} calls)"
         if row["left_out"]:

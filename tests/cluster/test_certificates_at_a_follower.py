@@ -12,7 +12,7 @@ import pytest
 import quorumlog
 from deploy.local import LocalCluster
 from node.peers.security.tls import TlsFiles
-from node.rocketmq.forwarder import SERVICE
+from node.rocketmq.callers import SERVICE
 from quorumlog.admin.types import NewCredential
 from quorumlog.cluster.channels import stub
 from quorumlog.cluster.tls import ClientTls

@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 
 import quorumlog
 from deploy.local import LocalCluster
-from node.rocketmq.forwarder import SERVICE
+from node.rocketmq.callers import SERVICE
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
 from quorumlog.pb.users_pb2 import Credential, PutUserRequest, RoleNames, User

@@ -9,7 +9,7 @@ import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
-from node.rocketmq.forwarder import SERVICE
+from node.rocketmq.callers import SERVICE
 from qlog.server.authority import Authority
 from quorumlog.pb.rocketmq_pb2 import QueryRouteRequest, QueryRouteResponse, Resource
 from tests.cluster.test_rocketmq_users import put_user

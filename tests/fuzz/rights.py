@@ -366,7 +366,7 @@ class GrpcDoor:
         headers = [("x-mq-client-id", random.choice(("own-client", "zq7client")))]
         headers += [("x-mq-date-time", time), ("authorization", form)] if token else []
         lies = (
-            ("x-quorumlog-token", random.randbytes(16).hex()),
+            ("x-quorumlog-node", f"1.{random.randbytes(8).hex()}.1.1.{bytes(32).hex()}"),
             ("x-quorumlog-hops", random.choice("019")),
             ("x-quorumlog-client", "10.0.0.1:9"),
         )
@@ -382,7 +382,7 @@ class GrpcDoor:
                 ("authorization", random.choice(("Basic eDp4", "Bearer", "Bearer  ", "qln_")))
             ]
         lies = (
-            ("x-quorumlog-token", random.randbytes(16).hex()),
+            ("x-quorumlog-node", f"1.{random.randbytes(8).hex()}.1.1.{bytes(32).hex()}"),
             ("x-quorumlog-hops", random.choice("019")),
             ("x-quorumlog-client", "10.0.0.1:9"),
             ("x-quorumlog-user", "admin"),

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from node.config.load import load
 from node.renewed_files import RenewedFiles
 from node.runtime.renewal import Renewals
-from node.users.credentials import node_token
-from node.users.guard import Guard
+from node.users.node_proofs import BadProofError, NodeProofs
 
 
 def test_a_node_that_starts_while_secrets_change_knows_nodes_by_both(tmp_path: Path) -> None:
@@ -14,8 +15,11 @@ def test_a_node_that_starts_while_secrets_change_knows_nodes_by_both(tmp_path: P
     file.write_bytes(first + b"\n" + second)
     file.chmod(0o600)
     given = {"node_id": "1", "directory": str(tmp_path), "secret_file": str(file)}
-    guard = Guard("on", lambda: 0)
-    RenewedFiles(load(None, given).settings, Renewals(), guard)
-    assert guard.by_token(node_token(first)).is_node
-    assert guard.by_token(node_token(second)).is_node
-    assert guard.by_token("").is_nobody
+    proofs, other = (NodeProofs("c", number, lambda: 0) for number in (1, 2))
+    RenewedFiles(load(None, given).settings, Renewals(), proofs)
+    for secret in (first, second):
+        other.secrets = [secret]
+        assert proofs.signer("M", b"", dict(other.signed(b"", "M", b""))).node_id == 2
+    other.secrets = [b"another secret of 16"]
+    with pytest.raises(BadProofError):
+        proofs.signer("M", b"", dict(other.signed(b"", "M", b"")))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
-from node.rocketmq.forwarder import SERVICE
+from node.rocketmq.callers import SERVICE
 from qlog import main
 from qlog.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient, request

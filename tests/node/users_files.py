@@ -23,4 +23,5 @@ def user_settings(directory: Path, mode: str = "on") -> dict[str, str]:
         "users": mode,
         "users_file": str(first),
         "users_key_file": str(key),
+        "nameserver_secret_file": str(secret),
     }

@@ -18,9 +18,11 @@ from node.errors.common import BadRequestError, NodeError
 from node.errors.users import UsersOffError
 from node.runtime.json_text import dump_json
 from node.runtime.logs.rate_limited_log import RateLimitedLog
+from node.users.calling import calling
 from node.users.guard import Caller
 from node.users.rates import Bucket, Unit
 from node.users.rules import ClusterPart, Need, ResourceKind, rule_of
+from quorumlog.foreign_json import read_json
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.users_pb2 import (
     HandAuditRequest,
@@ -29,7 +31,7 @@ from quorumlog.pb.users_pb2 import (
     PutUserRequest,
     Rule,
 )
-from raft.messages import NO_NODE
+from raft.messages import NO_NODE, NodeId
 from store.errors import StoreError
 from store.format import AUDIT_TOPIC
 from store.record.message import encode_message
@@ -51,6 +53,10 @@ _OBJECTS: Final = ("name", "node_id", "namespace", "key")
 """Fields of requests that name what is changed of the cluster."""
 _KINDS: Final = {"token_sha256": "token", "certificate": "certificate"}
 """Kinds of credentials by their proofs; others are access keys."""
+_NUMBERS: Final = ("unix_ms", "node_id", "count", "left_out")
+_TEXTS: Final = ("user", "call", "resource", "address", "outcome")
+"""Fields of a row."""
+_NUMBER_MAX: Final = (1 << 53) - 1
 _AGAIN_S: Final = 1.0
 _log: Final = RateLimitedLog(logging.getLogger(__name__))
 
@@ -179,12 +185,16 @@ class Audit:
         self.written_total += len(records)
 
     async def hand_audit(self, request: HandAuditRequest) -> HandAuditResponse:
-        """Write rows of another node. Raises NotLeaderError and as `OwnAppends.write`."""
+        """Write rows about calls of the node that hands them. Raises NotLeaderError and as
+        `OwnAppends.write`."""
         if not self._is_on:
             raise UsersOffError
         self._context.check_count("rows", len(request.rows), _AT_ONCE_COUNT_MAX, 1)
-        if any(len(row) > _ROW_SIZE_BYTES_MAX for row in request.rows):
-            raise BadRequestError("rows", f"at most {_ROW_SIZE_BYTES_MAX} bytes each", "more")
+        caller = calling()
+        node_id = NO_NODE if caller is None else caller.peer_id
+        if node_id == NO_NODE or not all(_is_row(row, node_id) for row in request.rows):
+            what = f"calls at node {node_id}, of at most {_ROW_SIZE_BYTES_MAX} bytes each"
+            raise BadRequestError("rows", what, "others")
         await self._append(request.rows)
         return HandAuditResponse()
 
@@ -211,3 +221,16 @@ def _rule_text(rule: Rule) -> str:
         return str(rule_of(rule.deny, rule.resource, rule.actions))
     except ValueError:
         return f"{'DENY' if rule.deny else 'ALLOW'} {rule.resource} {','.join(rule.actions)}"
+
+
+def _is_row(encoded: bytes, node_id: NodeId) -> bool:
+    """Whether this is a row about a call at a node."""
+    try:
+        row = read_json(encoded) if len(encoded) <= _ROW_SIZE_BYTES_MAX else None
+    except ValueError:
+        return False
+    if not isinstance(row, dict) or row.get("node_id") != node_id:
+        return False
+    numbers = [row.get(name) for name in _NUMBERS]
+    are_numbers = all(type(one) is int and 0 <= one <= _NUMBER_MAX for one in numbers)
+    return are_numbers and all(isinstance(row.get(name), str) for name in _TEXTS)

@@ -1,4 +1,4 @@
-"""Who sends a command: access keys of the remoting protocol, and the proof of a node.
+"""Who sends a command: access keys of the remoting protocol.
 
 Owns the check of a signature. It covers the values of all ext fields, one behind the other in the
 order of their names, and the body, so a command that is forwarded is checked again as the client
@@ -7,22 +7,18 @@ a command came before: an eavesdropper can send what it overheard as another com
 fields. So networks that are not trusted need TLS, and administration is taken over TLS only.
 Source: protocol section 12.1.
 
-A connection or a call comes from a node of the cluster, which alone may speak for clients, if it
-shows the token of this process. Each process draws one at its start and tells it to its peers, once
-they have proved themselves on the link between nodes.
+A connection comes from a node of the cluster, which alone may speak for clients, if that answered
+the challenge that this process drew for it (`node.users.node_proofs`).
 """
 
 import base64
 import hmac
-from collections.abc import Callable
 from typing import Final
 
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.marks import ADDED
 from node.users.guard import Caller, Guard
-from raft.messages import NodeId
 
-FORWARDING_TOKEN_SIZE_BYTES: Final = 16
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 _UNSIGNED: Final = ADDED | {SIGNATURE, "__ZONE_NAME", "__ZONE_MODE"}
@@ -60,18 +56,3 @@ def signature(command: Command, secret: bytes) -> bytes:
         signed.update(command.ext[name].encode("utf-8", "replace"))
     signed.update(command.body)
     return signed.digest()
-
-
-class NodeProof:
-    """Tells nodes from strangers. One per gateway."""
-
-    def __init__(self, own: bytes, token_of: Callable[[NodeId], bytes]) -> None:
-        """`own` is the token of this process, and `token_of` returns that of another node; empty:
-        it has not told one yet."""
-        self._own: Final = own.hex().encode()
-        self.token_of: Final = token_of
-
-    def is_own(self, shown: str) -> bool:
-        """Whether hexadecimal digits are the token of this process."""
-        digits = shown.encode("utf-8", "replace")
-        return bool(self._own) and hmac.compare_digest(digits, self._own)

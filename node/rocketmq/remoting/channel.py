@@ -29,7 +29,7 @@ from node.rocketmq.remoting.protocol.command import (
     decode,
     encode_forwarded_head,
 )
-from node.rocketmq.remoting.protocol.marks import GREETING, TOKEN, WITHDRAWAL, WITHDRAWN
+from node.rocketmq.remoting.protocol.marks import CHALLENGE, GREETING, PROOF, WITHDRAWAL, WITHDRAWN
 
 CONNECT_S: Final = 0.5
 """Time to connect; then the caller looks again for the leader."""
@@ -79,19 +79,20 @@ class RemotingChannel(asyncio.BufferedProtocol):
         port: int,
         context: ssl.SSLContext | None,
         on_end: "Callable[[RemotingChannel], None]",
-        token: bytes | None = None,
+        prove: Callable[[bytes], bytes] | None = None,
     ) -> "RemotingChannel":
-        """Connect, and prove with the token of the other node that this is a node; None: the other
+        """Connect, and prove with the answer to a challenge that this is a node; None: the other
         side is no node of this cluster. Raises NotConnectedError."""
         made: RemotingChannel | None = None
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, made = await asyncio.get_running_loop().create_connection(
-                    lambda: cls(on_end, is_between_nodes=token is not None), host, port, ssl=context
+                    lambda: cls(on_end, is_between_nodes=prove is not None), host, port, ssl=context
                 )
-                if token is not None:
-                    greeting = Command(GREETING, ext={TOKEN: token.hex()})
-                    answer = await made.ask(greeting, CONNECT_S)
+                if prove is not None:
+                    answer = await made.ask(Command(GREETING), CONNECT_S)
+                    proof = prove(bytes.fromhex(answer.ext.get(CHALLENGE, "")))
+                    answer = await made.ask(Command(GREETING, ext={PROOF: proof.hex()}), CONNECT_S)
                     if answer.code:
                         text = f"it takes this node for a stranger: {answer.remark}"
                         raise ConnectionError(text)

@@ -215,6 +215,7 @@ class RemotingConnection:
         "_loop",
         "_tasks",
         "_waiting",
+        "challenge",
         "client_id",
         "connection",
         "is_node",
@@ -225,6 +226,8 @@ class RemotingConnection:
         self.connection: Final = connection
         self.is_node = False
         """Whether the other side proved that it is a node of this cluster, which forwards."""
+        self.challenge = b""
+        """What a node has to answer to be one; empty: none was drawn, or it was answered."""
         self.client_id = ""
         """Of the last heartbeat that was taken; a client with a connection to each port of this
         node is a member over the last of them, and pulls over all."""

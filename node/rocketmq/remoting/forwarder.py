@@ -26,7 +26,7 @@ from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME, USER
 from node.runtime.accounts import Kind
-from raft.messages import NodeId
+from node.users.node_proofs import NodeProofs
 
 _ANSWER_S: Final = 30.0
 """Time for a leader's answer, the longest wait of a pop and some; clients give up earlier."""
@@ -74,15 +74,15 @@ class Forwarder:
         cluster: GatewayCluster,
         places: Places,
         context: ssl.SSLContext | None,
-        token_of: Callable[[NodeId], bytes],
+        proofs: NodeProofs,
     ) -> None:
-        """`context` is for connections to nodes whose ports have TLS; `token_of` returns what
-        proves to a node that this is one, too."""
+        """`context` is for connections to nodes whose ports have TLS; `proofs` proves to a node
+        that this is one, too."""
         self._cluster = cluster
         self._places = places
         self.context = context
         """Of the connections to come."""
-        self._token_of = token_of
+        self._proofs = proofs
         self._channels: dict[str, RemotingChannel] = {}
         self.forwarded_total = 0
 
@@ -160,7 +160,7 @@ class Forwarder:
             raise NotConnectedError(f"{node_address} has not told where it speaks remoting")
         channel = self._channels.get(address)
         if channel is None:
-            token = self._token_of(self._cluster.node_at(node_address))
+            token = self._proofs.token_of(self._cluster.node_at(node_address))
             if not token:
                 raise NotConnectedError(f"{node_address} has not told this node its token")
             host, _, port = address.rpartition(":")
@@ -169,7 +169,7 @@ class Forwarder:
                 int(port),
                 self.context,
                 self._on_end,
-                token,
+                partial(self._proofs.answer, token),
             )
             channel = self._channels.setdefault(address, made)
             if channel is not made:  # Another call was faster.

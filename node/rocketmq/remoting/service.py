@@ -5,6 +5,7 @@ bytes.
 """
 
 import asyncio
+import secrets
 import ssl
 import time
 from collections.abc import Callable
@@ -18,7 +19,6 @@ from node.config.settings import Settings
 from node.errors.requests import NotServedError
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import GatewayCluster
-from node.rocketmq.remoting.access import NodeProof
 from node.rocketmq.remoting.calls.changes import Changes
 from node.rocketmq.remoting.calls.group_admin import GroupAdmin
 from node.rocketmq.remoting.calls.groups import GroupCalls
@@ -46,13 +46,15 @@ from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.places import AskRoute, Places
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import REFUSED, RequestCode, ResponseCode
-from node.rocketmq.remoting.protocol.marks import APPLIED, GREETING, REPORT, TOKEN
+from node.rocketmq.remoting.protocol.marks import APPLIED, CHALLENGE, GREETING, PROOF, REPORT
 from node.runtime.background import BackgroundTasks
 from node.runtime.clock import unix_ms
+from node.users.node_proofs import NodeProofs
 from raft.messages import NodeId
 
 ISOLATED_S: Final = 3.0
 """Time without a leader and without a majority after which connections are closed."""
+CHALLENGE_SIZE_BYTES: Final = 16
 LOOK_S: Final = 0.5
 """Interval of looks: time that a client which comes back loses at most."""
 _log: Final = structlog.get_logger(component="remoting")
@@ -65,7 +67,7 @@ class OtherNodes(NamedTuple):
     """Asks them for their addresses."""
     context: ssl.SSLContext | None
     is_connected: Callable[[NodeId], bool]
-    proof: NodeProof
+    proofs: NodeProofs
     """Tells nodes from strangers."""
     questions: Questions
     """Returns those of a leader elsewhere to its producers."""
@@ -133,14 +135,14 @@ class Remoting:
         the members of the gRPC protocol, and `status` returns that of this node."""
         self._calls = calls
         self.accounts: Final = calls.accounts
-        self._proof = nodes.proof
+        self._proofs = nodes.proofs
         identity = broker.context.identity
         node_address = identity.addresses[broker.context.driver.node_id]
         cluster = GatewayCluster(broker.context, broker.other_groups, nodes.is_connected)
         self.places: Final = Places(cluster, nodes.ask, identity.name_count)
         self.places.learn(node_address, addresses)
         self.isolation: Final = Isolation(cluster, calls, time.monotonic)
-        self.forwarder: Final = Forwarder(cluster, self.places, nodes.context, nodes.proof.token_of)
+        self.forwarder: Final = Forwarder(cluster, self.places, nodes.context, nodes.proofs)
         shared = self._shared = Shared(
             broker, cluster, self.places, self.forwarder, node_address, settings
         )
@@ -298,11 +300,21 @@ class Remoting:
         return handle
 
     async def _greet(self, request: Request) -> Answer:
-        """Take a connection for one of a node. Raises RefusedError without the right token."""
-        if not self._proof.is_own(request.command.ext.get(TOKEN, "")):
-            text = "this is not the token of this node, which only its peers know"
+        """Take a connection for one of a node, once it has answered the challenge. Raises
+        RefusedError for a wrong answer."""
+        connection, given = request.connection, request.command.ext.get(PROOF)
+        challenge, connection.challenge = connection.challenge, b""
+        if given is None:
+            connection.challenge = secrets.token_bytes(CHALLENGE_SIZE_BYTES)
+            return Answer(ext={CHALLENGE: connection.challenge.hex()})
+        try:
+            is_node = self._proofs.is_answer(bytes.fromhex(given), challenge)
+        except ValueError:
+            is_node = False
+        if not is_node:
+            text = "this does not answer the challenge of this connection; compare secret_file"
             raise RefusedError(ResponseCode.NO_PERMISSION, text)
-        request.connection.become_node()
+        connection.become_node()
         return Answer()
 
     def _on_closed(self, connection: RemotingConnection) -> None:

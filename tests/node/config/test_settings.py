@@ -16,6 +16,7 @@ from node.config.settings import FRAMED_PORT_DISTANCE, Settings
 from node.config.types import Address, Peer
 from node.config.users import KEY_VARIABLE
 from store.config import StoreConfig
+from tests.node.users_files import user_settings
 from tests.tidy import repository
 
 THREE = "1=a:1/b:2,2=c:3/d:4,3=e:5/f:6"
@@ -469,6 +470,16 @@ def test_the_password_of_the_name_server_is_in_a_file(tmp_path: Path) -> None:
     assert name_server is not None
     assert name_server.members == ("10.0.0.1:9876", "10.0.0.2:9876")
     assert name_server.password == "0123456789abcdef0123456789abcdef"
+
+
+def test_a_replica_of_the_name_server_needs_its_secret_once_users_are_on(tmp_path: Path) -> None:
+    given = {"node_id": "1", "directory": "d", "nameserver_listen": "127.0.0.1:1"}
+    users = user_settings(tmp_path)
+    load(None, given | users, {})
+    del users["nameserver_secret_file"]
+    (problem,) = problems(**given, **users)
+    assert problem.key == "nameserver_secret_file + users"
+    load(None, given | users | {"users": "prepare"}, {})
 
 
 def test_a_node_asks_others_for_names() -> None:

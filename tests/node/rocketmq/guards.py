@@ -5,15 +5,22 @@ import hmac
 from base64 import b64encode
 from collections.abc import Mapping
 
+from google.protobuf.message import Message
+
+from node.rocketmq.callers import SERVICE
 from node.rocketmq.remoting.access import signature
 from node.rocketmq.remoting.protocol.command import Command
+from node.runtime.clock import unix_ms
 from node.users.credentials import SecretBox
 from node.users.guard import Guard
+from node.users.node_proofs import NodeProofs
 from node.users.rules import Role
 from node.users.users import Credential, Rates, User, Users
 
 KEY, SECRET = "rocketmq2", "12345678"
 """As the Java client signed with them."""
+TOKEN = bytes(range(16))
+"""Of every process that calls `proofs_of`."""
 TIME = "20261122T070000Z"
 
 
@@ -36,6 +43,21 @@ def allow(
         key = Credential(sealed_secret=secret) if sealed is None else sealed.credential
         users[name] = User(name, some, False, {name: key}, Rates(), 1)
     guard.look(Users(users, own or {}))
+
+
+def proofs_of(token: bytes = TOKEN) -> NodeProofs:
+    """Return the proofs of a node, whose peers have this token."""
+    proofs = NodeProofs("c", 1, unix_ms, TOKEN)
+    proofs.token_of = lambda _node: token
+    return proofs
+
+
+def forwarded(
+    method: str, request: Message, *headers: tuple[str, str], token: bytes = TOKEN
+) -> tuple[tuple[str, str], ...]:
+    """Return the headers with which another node forwards a call."""
+    body = request.SerializeToString()
+    return proofs_of().signed(token, f"{SERVICE}/{method}", body, headers)
 
 
 def signed(name: str, ext: dict[str, str] | None = None, body: bytes = b"") -> dict[str, str]:

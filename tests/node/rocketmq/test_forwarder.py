@@ -12,21 +12,19 @@ import grpc
 import pytest
 
 from node.rocketmq import forwarder, hold
-from node.rocketmq.callers import CLIENT_HEADER, Caller
+from node.rocketmq.callers import CLIENT_HEADER, SERVICE, Caller
 from node.rocketmq.calls import ends
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import HERE, Leader
-from node.rocketmq.forwarder import SERVICE
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import Accounts, Kind, limits_of, on_behalf_of
-from node.services.door import TOKEN_HEADER
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest
+from tests.node.rocketmq.guards import TOKEN, forwarded, proofs_of
 from tests.node.rocketmq.test_service import (
     CLIENT,
     GROUP,
-    TOKEN,
     TOPIC,
     Gateway,
     ack,
@@ -249,7 +247,7 @@ async def test_what_a_node_asks_takes_no_call_of_the_clients_it_forwards() -> No
     cluster: Any = SimpleNamespace(
         leader_of=lambda _group: Leader(False, address), node_at=lambda _address: 2
     )
-    node_forwarder = forwarder.Forwarder(cluster, None, lambda _node: b"")
+    node_forwarder = forwarder.Forwarder(cluster, None, proofs_of(b""))
     streams = [node_forwarder.questions(address, CheckTransactionsRequest()) for _ in range(2)]
     try:
         for question in streams:
@@ -294,10 +292,12 @@ def test_each_address_has_its_producers_asked_whatever_others_name(
 
 async def test_only_a_node_names_the_client_that_pays_for_a_call(tmp_path: Path) -> None:
     named = (*CLIENT, (CLIENT_HEADER, "10.0.0.9:77"))
-    right, wrong = ((*named, (TOKEN_HEADER, token.hex())) for token in (TOKEN, bytes(16)))
     half = send(message_type=MessageType.TRANSACTION)
     async with pair_at(tmp_path) as pair:
         leader = pair.leader
+        right, wrong = (
+            forwarded("SendMessage", half, *named, token=token) for token in (TOKEN, bytes(16))
+        )
 
         def held(kind: Kind) -> dict[str, int]:
             return {host: one.counts[kind] for host, one in leader.accounts.addresses.items()}
@@ -307,7 +307,7 @@ async def test_only_a_node_names_the_client_that_pays_for_a_call(tmp_path: Path)
             assert answer.status.code == Code.OK
         assert held(Kind.TRANSACTIONS) == {"127.0.0.1": 2, "10.0.0.9": 1}
         await leader.send()
-        await leader.receive(metadata=right)
+        await leader.receive(metadata=lambda given: forwarded("ReceiveMessage", given, *named))
         assert held(Kind.DELIVERIES) == {"127.0.0.1": 0, "10.0.0.9": 1}
         await pair.follower.call("SendMessage", half, wrong)
         stranger, client = leader.accounts._remotes.items()

@@ -15,7 +15,7 @@ import pytest
 
 from node.errors.common import BusyError
 from node.errors.pop import StaleHandleError
-from node.rocketmq.callers import CLIENT_HEADER
+from node.rocketmq.callers import CLIENT_HEADER, SERVICE
 from node.rocketmq.calls.renewals import AT_ONCE, RENEWED_MS, Renewals
 from node.rocketmq.clients import (
     ALIVE_S,
@@ -24,7 +24,6 @@ from node.rocketmq.clients import (
     SILENT_S_MAX,
     GatewayClients,
 )
-from node.rocketmq.forwarder import SERVICE
 from node.rocketmq.protocol.messages import (
     PLAIN_SIZE_BYTES_MAX,
     SMALL_SIZE_BYTES_MAX,
@@ -36,7 +35,6 @@ from node.rocketmq.protocol.statuses import CallRefusedError
 from node.rocketmq.telemetry import Telemetry
 from node.runtime.accounts import Accounts, Kind, Limit, on_behalf_of
 from node.runtime.turn import Turn
-from node.services.door import TOKEN_HEADER
 from node.users.calling import set_calling
 from node.users.guard import Guard
 from quorumlog.pb import rocketmq_pb2 as pb
@@ -45,10 +43,10 @@ from quorumlog.pb.pop_pb2 import ChangeInvisibleRequest, ChangeInvisibleResponse
 from quorumlog.pb.rocketmq_pb2 import Code, Encoding
 from quorumlog.records.compression import IS_COMPRESSED, ZLIB, decompress
 from store.record.message import decode_message, encode_message
+from tests.node.rocketmq.guards import forwarded
 from tests.node.rocketmq.test_service import (
     CLIENT,
     HEARTBEAT,
-    TOKEN,
     TOPIC,
     gateway_at,
     messages_in,
@@ -343,7 +341,7 @@ def test_a_client_id_is_of_one_user() -> None:
 
 
 async def test_a_client_that_is_alive_keeps_its_id_from_strangers(tmp_path: Path) -> None:
-    other = (*CLIENT, (CLIENT_HEADER, "10.0.0.9:77"), (TOKEN_HEADER, TOKEN.hex()))
+    named = (*CLIENT, (CLIENT_HEADER, "10.0.0.9:77"))
     ended = pb.NotifyClientTerminationRequest()
     async with gateway_at(tmp_path) as gateway:
         clients, read = gateway.rocketmq.clients, pb.TelemetryCommand.FromString
@@ -351,15 +349,18 @@ async def test_a_client_that_is_alive_keeps_its_id_from_strangers(tmp_path: Path
         await gateway.call("Heartbeat", HEARTBEAT)
         client = clients.seen("client@1")
         for name, request in (("Heartbeat", HEARTBEAT), ("NotifyClientTermination", ended)):
-            answer = await gateway.call(name, request, other)
+            answer = await gateway.call(name, request, forwarded(name, request, *named))
             assert answer.status.code == Code.FORBIDDEN
+        other = forwarded("Telemetry", pb.TelemetryCommand(), *named)
         (command,) = [one async for one in telemetry(iter(()), metadata=other)]
         assert command.status.code == Code.FORBIDDEN
         assert (clients.seen("client@1"), client.commands) == (client, None)
         client.last_seen_s -= ALIVE_S
+        other = forwarded("Heartbeat", HEARTBEAT, *named)
         answer = await gateway.call("Heartbeat", HEARTBEAT, other)
         assert answer.status.code == Code.FORBIDDEN, "its connection may be broken"
         client.last_seen_s -= SILENT_S_MAX
+        other = forwarded("Heartbeat", HEARTBEAT, *named)
         assert (await gateway.call("Heartbeat", HEARTBEAT, other)).status.code == Code.OK
         assert clients.seen("client@1").host == "10.0.0.9", "who is silent has no claim"
 

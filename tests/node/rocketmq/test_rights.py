@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,11 @@ from google.protobuf.duration_pb2 import Duration
 
 from node.config.settings import Settings
 from node.peers.security.tls import client_port_context
-from node.rocketmq.callers import CLIENT_HEADER, USER_HEADER
-from node.rocketmq.forwarder import SERVICE
+from node.rocketmq.callers import CLIENT_HEADER, SERVICE, USER_HEADER
 from node.rocketmq.needs import COMMAND_NEEDS, METHOD_NEEDS, open_to_all
 from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.rocketmq.remoting.protocol.command import Command
-from node.rocketmq.remoting.protocol.marks import FORWARDED, GREETING, NAME, TOKEN, USER
-from node.services.door import TOKEN_HEADER
+from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME, USER
 from node.users.guard import Guard
 from node.users.needs import signed_in
 from node.users.rules import Action, Resource, ResourceKind, Rule
@@ -24,7 +23,7 @@ from qlog.server.authority import Authority
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import ClientType, Code
 from tests.node.rocketmq import test_service
-from tests.node.rocketmq.guards import allow, guard_of, headers, signed
+from tests.node.rocketmq.guards import allow, forwarded, guard_of, headers, signed
 from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import (
     ClassicClient,
@@ -307,7 +306,7 @@ async def test_a_node_tells_the_leader_whose_call_it_is(tmp_path: Path) -> None:
     mark = {FORWARDED: "127.0.0.1:1", NAME: "0"}
     async with gateway_with_users(tmp_path) as (gateway, _, trusting):
         node = await gateway.client(tls=trusting)
-        assert (await node.ask(GREETING, {TOKEN: test_service.TOKEN.hex()})).code == 0
+        await node.become_node()
         for user, said in (("shop", None), ("hers", "lacks"), ("", "shows no credential")):
             heard = await node.ask(codes.SEND, sent | mark | {USER: user}, b"x")
             assert (heard.code == 0) is (said is None), heard
@@ -316,14 +315,20 @@ async def test_a_node_tells_the_leader_whose_call_it_is(tmp_path: Path) -> None:
         assert (await node.ask(codes.SEND, told, b"x")).code == DENIED, "it is the signer's"
     async with test_service.gateway_at(tmp_path / "n2", guard_of(ROLES)) as grpc_gateway:
         await grpc_gateway.node.create_topic("shop", queue_count=1)
-        proof = ((CLIENT_HEADER, "10.0.0.1:1"), (TOKEN_HEADER, test_service.TOKEN.hex()))
+        request, named = test_service.send(topic="shop"), (*CLIENT, (CLIENT_HEADER, "10.0.0.1:1"))
+        shown = partial(forwarded, "SendMessage", request, *named)
+        overheard = shown((USER_HEADER, "shop"))
         for metadata, code in (
-            ((*proof, (USER_HEADER, "shop")), Code.OK),
-            ((*proof, (USER_HEADER, "hers")), Code.FORBIDDEN),
-            ((*proof, (USER_HEADER, "shop"), *headers("hers").items()), Code.FORBIDDEN),
-            (proof, Code.UNAUTHORIZED),
-            (((CLIENT_HEADER, "10.0.0.1:1"), (USER_HEADER, "root")), Code.UNAUTHORIZED),
+            (overheard, Code.OK),
+            (overheard, Code.UNAUTHORIZED),
+            (shown((USER_HEADER, "hers")), Code.FORBIDDEN),
+            (shown((USER_HEADER, "shop"), *headers("hers").items()), Code.FORBIDDEN),
+            (shown(), Code.UNAUTHORIZED),
+            ((*named, (USER_HEADER, "shop"), shown()[-1]), Code.UNAUTHORIZED),
+            ((*named, (USER_HEADER, "root")), Code.UNAUTHORIZED),
         ):
-            request = test_service.send(topic="shop")
-            answer = await grpc_gateway.call("SendMessage", request, (*CLIENT, *metadata))
+            answer = await grpc_gateway.call("SendMessage", request, metadata)
             assert answer.status.code == code, answer
+        forged, fresh = test_service.send(b"forged", topic="shop"), shown((USER_HEADER, "shop"))
+        answer = await grpc_gateway.call("SendMessage", forged, fresh)
+        assert answer.status.code == Code.UNAUTHORIZED, "the body is another one"

@@ -14,10 +14,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.config.types import Address
 from node.rocketmq import hold
+from node.rocketmq.callers import SERVICE
 from node.rocketmq.calls.renewals import RENEWED_MS
 from node.rocketmq.cluster import GroupNode, Share
-from node.rocketmq.forwarder import SERVICE
-from node.rocketmq.remoting.access import NodeProof
 from node.rocketmq.routes import Routes, endpoints_of
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts
@@ -28,14 +27,13 @@ from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.pop_pb2 import DescribePopRequest
 from quorumlog.pb.rocketmq_pb2 import ClientType, Code, FilterType, MessageType
 from tests.node.broker_fakes import Fixture, node_at
-from tests.node.rocketmq.guards import guard_of
+from tests.node.rocketmq.guards import guard_of, proofs_of
 from tests.patience import PATIENCE_S
 
 TOPIC = pb.Resource(name="orders")
 GROUP = pb.Resource(name="readers")
 QUEUE = pb.MessageQueue(topic=TOPIC)
 CLIENT = (("x-mq-client-id", "client@1"),)
-TOKEN = bytes(range(16))
 HANDLE = "2.g0.none"
 HEARTBEAT = pb.HeartbeatRequest(client_type=ClientType.PUSH_CONSUMER, group=GROUP)
 
@@ -58,7 +56,7 @@ class Gateway(NamedTuple):
     async def receive(
         self, timeout_s: float = PATIENCE_S, metadata: Any = CLIENT, **fields: Any
     ) -> list[Any]:
-        """Call ReceiveMessage and return all elements."""
+        """Call ReceiveMessage and return all elements; `metadata` may make that of a request."""
         fields.setdefault("group", GROUP)
         fields.setdefault("message_queue", QUEUE)
         fields.setdefault("batch_size", 32)
@@ -67,7 +65,8 @@ class Gateway(NamedTuple):
         read = pb.ReceiveMessageResponse.FromString
         method = self.channel.unary_stream(f"/{SERVICE}/ReceiveMessage", _written, read)
         request = pb.ReceiveMessageRequest(**fields)
-        return [e async for e in method(request, metadata=metadata, timeout=timeout_s)]
+        shown = metadata(request) if callable(metadata) else metadata
+        return [e async for e in method(request, metadata=shown, timeout=timeout_s)]
 
     async def send(self, body: bytes = b"x", **system: Any) -> Any:
         """Send one message to topic orders."""
@@ -91,8 +90,7 @@ async def gateway_at(root: Path, guard: Guard | None = None) -> AsyncIterator[Ga
     async with node_at(root, file_size_bytes=1 << 20, **sizes) as node:
         calls = ServedCalls(on_fatal=_raise)
         node.broker.has_users = guard is not None
-        proof = NodeProof(TOKEN, lambda _node: TOKEN)
-        rocketmq = RocketMq(node.broker, calls, None, lambda _node: True, proof, guard)
+        rocketmq = RocketMq(node.broker, calls, None, lambda _node: True, proofs_of(), guard)
         accounts = Accounts()
         server = GrpcServer(accounts)
         port = server.bind(Address("127.0.0.1", 0))

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hmac
 import itertools
 import json
 from collections.abc import Iterator
@@ -11,15 +12,20 @@ import grpc
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
+from node.config.settings import Settings
 from node.rocketmq.remoting.access import signature
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
+from node.runtime.clock import unix_ms
 from node.services.methods import SERVICES
 from node.users.credentials import digest_of
-from node.users.needs import NEEDS, appends, of_nodes, of_peers, signed_in
+from node.users.needs import NEEDS, appends, of_nodes, signed_in
+from node.users.node_proofs import NodeProofs, signed_form
 from quorumlog.pb import admin_pb2, log_pb2, retry_pb2, transaction_pb2, users_pb2
 from store.record.message import encode_message
 from tests.fuzz.rights import admin
+from tests.node.framed.clients import APPEND, AUTHENTICATE, FramedClient
+from tests.node.monitoring.test_http_users import answer
 from tests.node.processes import SingleNode, typed_error
 from tests.node.rocketmq.remoting.clients import ClassicClient
 from tests.node.users_files import ADMIN_TOKEN, user_settings
@@ -27,6 +33,7 @@ from tests.patience import PATIENCE_S, wait_for
 from tests.store.records import messages
 
 METHODS = [(service, method) for service in SERVICES for method in service.methods]
+BY_NAME = {method.name: (service, method) for service, method in METHODS}
 REQUESTS = {
     "Drain": admin_pb2.DrainRequest(undo=True),
     "Route": log_pb2.RouteRequest(topics=["orders"]),
@@ -43,11 +50,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SingleNode]:
         yield node
 
 
-def code(node: SingleNode, token: str, service: Any, method: Any, given: Any = None) -> str:
+def code(
+    node: SingleNode, token: str, service: Any, method: Any, given: Any = None, shown: Any = ()
+) -> str:
     """Code of the error of a call, or the name of gRPC's status; empty: it was answered."""
     kind = GetMessageClass(method.input_type)
     request = given or REQUESTS.get(method.name) or kind()
-    metadata = [("authorization", f"Bearer {token}")] if token else []
+    metadata = [("authorization", f"Bearer {token}")] if token else shown
     with grpc.insecure_channel(node.node_json()["address"]) as channel:
         shape = [
             "stream" if is_stream else "unary"
@@ -106,7 +115,7 @@ def test_a_user_without_a_role_may_call_nothing_of_others(node: SingleNode) -> N
     others = {"LogService/Route", "LogService/QueueOffsets"}
     for service, method in METHODS:
         name = f"{service.name}/{method.name}"
-        may_be_open = NEEDS[name] in (appends, of_nodes, of_peers, signed_in) or name in others
+        may_be_open = NEEDS[name] in (appends, of_nodes, signed_in) or name in others
         found = code(node, token, service, method)
         assert may_be_open or found == "node.forbidden", (name, found)
 
@@ -333,3 +342,31 @@ def test_the_audit_has_who_did_what_and_is_read_by_who_may_look_at_users(node: S
         "Cluster:users reads roles=reader +token t",
         "ok",
     ) in found()
+
+
+def test_what_a_node_shows_another_opens_nothing_to_who_overhears_it(node: SingleNode) -> None:
+    secret = b"secret of the cluster"
+    label = b"quorumlog client port of a node"
+    bearer = "qln_" + hmac.digest(secret, label, "sha256").hex()
+    port = node.node_json()["framed_address"].rpartition(":")[2]
+    with FramedClient(("127.0.0.1", int(port))) as stranger:
+        shown = users_pb2.AuthenticateRequest(token=bearer).SerializeToString()
+        assert stranger.call(AUTHENTICATE, 1, shown).error.code == "node.unauthenticated"
+        append = log_pb2.AppendRequest(record_count=1).SerializeToString()
+        forged = stranger.call(APPEND, 2, append, appended("hers").records)
+        assert forged.error.code == "node.unauthenticated"
+    for page in ("/metrics", "/status", "/events"):
+        assert answer(node, page, f"Bearer {bearer}")[0] == 401
+    proofs = NodeProofs(Settings.model_fields["cluster_id"].default, 2, unix_ms)
+    proofs.secrets = [secret]
+    (service, method), kind = BY_NAME["HandAudit"], users_pb2.HandAuditRequest
+    handed, other = kind(rows=[b"{}"]), kind(rows=[b"no JSON"])
+    overheard = proofs.signed(b"", "UserService/HandAudit", signed_form(handed))
+    for request, expected in (
+        (other, "node.unauthenticated"),  # Signed are the other rows.
+        (handed, "node.bad_request"),  # A node, but none of the group, and these are no rows.
+        (handed, "node.unauthenticated"),
+    ):
+        assert code(node, "", service, method, request, overheard) == expected
+    fresh = proofs.signed(b"", "LogService/Pull", b"")
+    assert code(node, "", *BY_NAME["Pull"], None, fresh) == "node.unauthenticated"

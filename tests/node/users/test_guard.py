@@ -12,7 +12,7 @@ import pytest
 from node.errors.translation import describe
 from node.errors.users import ForbiddenError, UnauthenticatedError
 from node.users.calling import calling, may, require
-from node.users.credentials import SecretBox, digest_of, node_token
+from node.users.credentials import SecretBox, digest_of
 from node.users.guard import Caller, Guard
 from node.users.needs import NEEDS
 from node.users.rules import Action, Need, ResourceKind
@@ -64,9 +64,8 @@ SHOP = user(
 )
 
 
-def guarded(*those: User, now_ms: int = 0, secret: bytes = b"") -> Guard:
+def guarded(*those: User, now_ms: int = 0) -> Guard:
     guard = Guard("on", lambda: now_ms, BOX)
-    guard.node_digests = [digest_of(node_token(secret))] if secret else []
     guard.look(users(*those))
     return guard
 
@@ -243,8 +242,8 @@ async def test_a_call_that_keeps_its_right_goes_on_and_its_own_end_is_its_own() 
         await tasks[1]
 
 
-async def test_nodes_show_what_the_secret_makes_and_others_cannot_report() -> None:
-    guard = guarded(SHOP, secret=b"secret of the cluster")
+async def test_a_node_makes_the_calls_of_nodes_alone_and_others_cannot_report() -> None:
+    guard = guarded(SHOP)
     report = "NameServerService/Report"
     alone = guarded(SHOP)
     with (
@@ -252,15 +251,19 @@ async def test_nodes_show_what_the_secret_makes_and_others_cannot_report() -> No
         alone.serving(alone.by_token(""), report, NEEDS[report], ReportRequest()),
     ):
         raise AssertionError("it was served")
-    node = guard.by_token(node_token(b"secret of the cluster"))
+    node = guard.node()
     with guard.serving(node, report, NEEDS[report], ReportRequest()):
         assert may(Action.DELETE, ResourceKind.TOPIC, "any")
     with (
         pytest.raises(UnauthenticatedError, match="only users may make this call"),
         guard.serving(node, PULL, NEEDS[PULL], PullRequest(topic="shop-a")),
     ):
-        raise AssertionError("what nodes show may be overheard")
-    for other in (guard.by_token("token"), guard.by_token(node_token(b"other"))):
+        raise AssertionError("a node reads nothing in its own name")
+    with pytest.raises(UnauthenticatedError, match="a node is no user"):
+        node.publish([(b"shop-a", 0)])
+    with pytest.raises(UnauthenticatedError, match="a node is no user"):
+        guard.check(node, "Http/status", ())
+    for other in (guard.by_token("token"), guard.by_token("other")):
         with (
             pytest.raises(UnauthenticatedError),
             guard.serving(other, report, NEEDS[report], ReportRequest()),

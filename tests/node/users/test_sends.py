@@ -14,7 +14,7 @@ from node.config.settings import Settings
 from node.config.types import Address
 from node.node import Node
 from node.replication.raft.assembly import build_raft
-from node.rocketmq.forwarder import SERVICE
+from node.rocketmq.callers import SERVICE
 from node.users.credentials import digest_of
 from quorumlog.pb import log_pb2, rocketmq_pb2, users_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest

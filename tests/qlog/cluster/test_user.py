@@ -230,8 +230,6 @@ SECOND = ("user", "key", "add", "admin", "K", "--secret-file", "OTHER")
          "use one of them, as Cluster:nodes, or Cluster:* for all"),
         (("role", "create", "a b", "--allow", "Topic:x Pub"), "'a b' is no name of a role", NAME,
          "use another name"),
-        (("role", "create", "reader", "--exist-ok", "--allow", "Topic:x Pub"),
-         "role 'reader' is ready-made", "it cannot be changed", "use another name"),
         (("role", "create", "new"), "role 'new' would have 0 rules", "a role has 1 to 100",
          "give it another number of rules, or a user several roles"),
         (("acl", "explain", "admin", "Get", "Cluster:foo"), "'Cluster:foo' is no part of a cluster",

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from node.broker.users.audit import WAITING_COUNT_MAX, Audit
-from node.errors.common import NotLeaderError
+from node.errors.common import BadRequestError, NotLeaderError
 from node.errors.users import ForbiddenError, UnauthenticatedError
 from node.runtime.accounts import Accounts, on_behalf_of
+from node.users.calling import set_calling
 from node.users.credentials import digest_of
 from node.users.guard import Guard
 from node.users.needs import NEEDS
@@ -141,10 +142,23 @@ async def test_rows_wait_for_a_leader_up_to_a_limit_and_go_to_another_one(node: 
             "they are handed over",
         )
         assert {row[0] for row in handed} == {"host2:8082"}
+        own_id = json.loads(handed[0][1].rows[0])["node_id"]
+        set_calling(guarded(audit).node(own_id))
         with pytest.raises(NotLeaderError):
             await audit.hand_audit(handed[0][1])
         assert audit.left_out_total == 5
     node.driver.lead()
     async with running(node) as audit:
+        good = json.loads(handed[0][1].rows[0])
+        for bad in (b"no JSON", b"[]", good | {"user": 1}, good | {"unix_ms": -1}, {"node_id": 1}):
+            row = bad if isinstance(bad, bytes) else json.dumps(bad).encode()
+            with pytest.raises(BadRequestError):
+                await audit.hand_audit(HandAuditRequest(rows=[handed[0][1].rows[0], row]))
+        for node_id in (own_id + 1, 0):  # Another node of the group, and one of another group.
+            set_calling(guarded(audit).node(node_id))
+            with pytest.raises(BadRequestError, match=f"calls at node {node_id}"):
+                await audit.hand_audit(handed[0][1])
+        assert not rows(node)
+        set_calling(guarded(audit).node(own_id))
         await audit.hand_audit(handed[0][1])
         assert len(rows(node)) == len(handed[0][1].rows)

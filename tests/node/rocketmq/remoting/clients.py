@@ -18,9 +18,9 @@ from node.config.types import Address
 from node.framed.calls import FramedCalls
 from node.framed.server import FramedServer
 from node.rocketmq.clients import GatewayClients
-from node.rocketmq.remoting.access import NodeProof
 from node.rocketmq.remoting.calls.transactions import Questions
 from node.rocketmq.remoting.conversation import RemotingCalls
+from node.rocketmq.remoting.protocol.marks import CHALLENGE, GREETING, PROOF
 from node.rocketmq.remoting.service import OtherNodes, Remoting
 from node.runtime.accounts import Accounts, Kind, Limit
 from node.services.calls import ServedCalls
@@ -29,11 +29,11 @@ from quorumlog.pb.admin_pb2 import NodeStatusRequest, NodeStatusResponse
 from quorumlog.pb.log_pb2 import RouteResponse
 from quorumlog.pb.transaction_pb2 import TransactionCheck
 from tests.node.broker_fakes import Fixture, node_at
+from tests.node.rocketmq.guards import TOKEN, proofs_of
 from tests.node.rocketmq.remoting import codes
 from tests.patience import PATIENCE_S
 
 RESPONSE, ONEWAY = 1, 2
-TOKEN = bytes(range(16))
 """The token of every node of these tests."""
 
 
@@ -132,6 +132,13 @@ class ClassicClient:
     ) -> Heard:
         async with asyncio.timeout(PATIENCE_S):
             return await self.begin(code, ext, body, **more)
+
+    async def become_node(self) -> str:
+        """Prove to be another node; return what everybody on the way saw of the proof."""
+        challenge = str((await self.ask(GREETING)).ext[CHALLENGE])
+        proof = proofs_of().answer(TOKEN, bytes.fromhex(challenge)).hex()
+        assert (await self.ask(GREETING, {PROOF: proof})).code == 0
+        return proof
 
     async def hear(self) -> Heard:
         """Return the next request of the node."""
@@ -265,11 +272,12 @@ async def gateway_at(
             Address("127.0.0.1", 0), tls, port_number=port_number, is_permissive=is_permissive
         )
         server.open()
-        proof = NodeProof(TOKEN, lambda _node: TOKEN)
         remoting = Remoting(
             node.broker,
             calls,
-            OtherNodes(_no_route, None, lambda _node: False, proof, questions or _no_questions),
+            OtherNodes(
+                _no_route, None, lambda _node: False, proofs_of(), questions or _no_questions
+            ),
             GatewayClients(),
             _status,
             addresses=(f"127.0.0.1:{port}",),

@@ -292,13 +292,13 @@ async def test_a_node_that_is_taken_for_a_stranger_forwards_once_it_knows_the_to
     monkeypatch.setattr(hold, "HOLD_S", 0.0)
     async with pair_at(tmp_path) as (_, follower):
         client, forwarder = await follower.client(), follower.remoting.forwarder
-        right = forwarder._token_of
+        right = forwarder._proofs.token_of
         for told, reason in ((b"", "has not told"), (bytes(16), "for a stranger")):
-            monkeypatch.setattr(forwarder, "_token_of", {2: told}.__getitem__)
+            forwarder._proofs.token_of = {2: told}.__getitem__
             refused = await client.send()
             assert (refused.code, reason in str(refused.remark)) == (UNAVAILABLE, True)
         assert forwarder.forwarded_total == 0
-        monkeypatch.setattr(forwarder, "_token_of", right)
+        forwarder._proofs.token_of = right
         assert (await client.send()).code == 0
 
 

@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 from node.rocketmq.remoting.protocol.codes import REQUEST_NAMES
-from node.rocketmq.remoting.protocol.marks import ADDED, FORWARDED, GREETING, KNOWN, NAME
-from node.rocketmq.remoting.protocol.marks import TOKEN as SHOWN
+from node.rocketmq.remoting.protocol.marks import ADDED, FORWARDED, GREETING, KNOWN, NAME, PROOF
 from node.runtime.accounts import Kind, Limit
 from store.record.message import decode_message
 from tests.node.rocketmq.guards import guard_of
 from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import (
-    TOKEN,
     Gateway,
     client_at,
     gateway_at,
@@ -143,10 +141,14 @@ async def test_calls_of_one_connection_are_limited(tmp_path: Path) -> None:
 async def test_only_a_node_forwards(tmp_path: Path) -> None:
     """With users and without: the fields that a node adds are refused, signed or not."""
     for number, guard in enumerate((None, guard_of({"user": ("admin",)}))):
-        async with client_at(tmp_path / str(number), guard=guard) as (_, client):
-            for token in ("", "00" * 16, "half \ud800"):
-                refused = await client.ask(GREETING, {SHOWN: token})
-                assert (refused.code, "token" in str(refused.remark)) == (NO_PERMISSION, True)
+        async with client_at(tmp_path / str(number), guard=guard) as (gateway, client):
+            overheard = await (await gateway.client()).become_node()
+            for proof in ("", "00" * 32, "half \ud800", overheard):
+                for is_challenged in (True, False):
+                    if is_challenged:
+                        assert (await client.ask(GREETING)).code == 0
+                    refused = await client.ask(GREETING, {PROOF: proof})
+                    assert (refused.code, "answer" in str(refused.remark)) == (NO_PERMISSION, True)
             for forged in (*({name: "1"} for name in ADDED), {FORWARDED: "", NAME: ""}):
                 refused = await client.ask(
                     codes.SEND, send_fields("orders", 0, "g0-n1") | forged, b"x"
@@ -158,7 +160,7 @@ async def test_only_a_node_forwards(tmp_path: Path) -> None:
 async def test_an_unreadable_command_of_a_node_is_answered(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         node = await gateway.client()
-        assert (await node.ask(GREETING, {SHOWN: TOKEN.hex()})).code == 0
+        await node.become_node()
         fields = {f"x{number}": "" for number in range(256 + len(ADDED) + 1)}
         refused = await node.ask(codes.SEND, fields)
         assert (refused.code, "header" in str(refused.remark)) == (SYSTEM_ERROR, True)
