@@ -23,7 +23,7 @@ __all__ = [
 KEY_SIZE_BYTES: Final = 32
 SECRET_LENGTH_MAX: Final = 255
 _NONCE_SIZE_BYTES: Final = 12
-_CERTIFICATE: Final = re.compile(r"(CN=|DNS:|URI:|EMAIL:)[^\x00-\x1f\x7f]{1,255}\Z")
+_CERTIFICATE: Final = re.compile(r"(CN=|DNS:|URI:|EMAIL:)(?! )[^\x00-\x1f\x7f*]{1,255}(?<! )\Z")
 
 
 def node_token(secret: bytes) -> str:
@@ -43,7 +43,8 @@ def check_certificate_name(name: str) -> None:
     """Raise ValueError unless this is a name of a certificate as a credential has it."""
     if _CERTIFICATE.match(name) is None:
         raise ValueError(
-            f"{name[:80]!r} names no certificate: use CN=NAME, DNS:NAME, URI:NAME or EMAIL:NAME"
+            f"{name[:80]!r} names no certificate: use CN=NAME, DNS:NAME, URI:NAME or EMAIL:NAME; a "
+            "name is compared as a whole, so it has no * and no space at its ends"
         )
 
 

@@ -21,7 +21,7 @@ from node.users.rules import (
     given,
 )
 from store.format import COMMAND_TOPIC, DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
-from store.record.topic_names import is_reserved
+from store.record.topic_names import is_reserved, is_reserved_prefix
 
 _OF_APPENDS: Final = frozenset({COMMAND_TOPIC.encode()})
 """Of the command in the entry of a batch with a number, which the broker adds: not looked at."""
@@ -90,7 +90,7 @@ class Rights:
         commands that change users: they need the right to look at users."""
         known = self._decisions.get(need)
         if known is None:
-            known = decide(self.roles, _owned(need))
+            known = decide(self.roles, owned(need))
             if len(self._decisions) >= DECISIONS_KEPT_MAX:
                 self._decisions.clear()
                 self.may_publish &= _OF_APPENDS
@@ -102,7 +102,19 @@ class Rights:
 LOOK_AT_USERS: Final = Need(Action.GET, ResourceKind.CLUSTER, ClusterPart.USERS)
 
 
-def _owned(need: Need) -> Need:
+def check_rules(role: Role) -> None:
+    """Raise ValueError for a rule that decides nothing, since others stand for its topics."""
+    for rule in role:
+        kind, name, is_prefix = rule.resource
+        if kind is not ResourceKind.TOPIC:
+            continue
+        if is_reserved_prefix(name) if is_prefix else is_reserved(name):
+            counts = owned(Need(Action.GET, *rule.resource))
+            use = str(counts) if counts is LOOK_AT_USERS else f"rules for {counts.resource}"
+            raise ValueError(f"a rule for {rule.resource} decides nothing: use {use}")
+
+
+def owned(need: Need) -> Need:
     """Return what stands for a need in the rules."""
     if need.kind is not ResourceKind.TOPIC or not is_reserved(need.name):
         return need
