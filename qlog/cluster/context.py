@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from qlog.command_decorators import Printout, TableRows, printed
+from qlog.command_decorators import Printout, TableRows, confirmed, printed
 from qlog.connection import (
     CALL_TIMEOUT_MS,
     CONNECT_TIMEOUT_MS,
@@ -229,6 +229,7 @@ def show(name: str | None) -> list[Row]:
 
 @context.command()
 @_name_argument
+@confirmed("Forget context {name}?")
 @printed
 def delete(name: str) -> Printout:
     """Forget a context; its files stay. Commands that used it use 'default' then.
@@ -239,7 +240,7 @@ def delete(name: str) -> Printout:
 
     \b
     Examples:
-      qlog context delete test
+      qlog context delete test --yes
     """
     with Contexts.changed() as contexts:
         _check_there(contexts, name)

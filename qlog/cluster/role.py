@@ -168,6 +168,7 @@ async def explain(client: "Client", user: str, action: str, resource: str) -> Pr
     \b
     Keys of -o json:
       user, action, resource, is_allowed, role, rule
+      counts_as (what rules have to allow in its place, as of topics of a group)
 
     \b
     Examples:
@@ -191,7 +192,9 @@ async def explain(client: "Client", user: str, action: str, resource: str) -> Pr
         "is_allowed": said.is_allowed,
         "role": said.role or None,
         "rule": rule,
+        "counts_as": said.counts_as or None,
     }
-    sentence = f"user {user} {may} {action} on {resource}: {reason}"
+    counts = f", which counts as {said.counts_as}" if said.counts_as else ""
+    sentence = f"user {user} {may} {action} on {resource}{counts}: {reason}"
     code = ExitCode.OK if said.is_allowed else ExitCode.FINDINGS
     return Printout(value, table=[{}], lines=[sentence], exit_code=code)

@@ -645,6 +645,8 @@ class AccessDecision:
     is_allowed: bool
     role: str
     rule: Rule | None
+    counts_as: str = ""
+    """What rules have to allow in its place ("Sub on Group:orders"); empty: what was asked for."""
 
     @classmethod
     def of(cls, pb: users_pb2.ExplainResponse) -> "AccessDecision":

@@ -18,7 +18,7 @@ from node.users.credentials import SECRET_LENGTH_MAX, SecretBox
 from node.users.guard import Mode
 from node.users.rules import READY_MADE, Need, Role, action_of, resource_of
 from node.users.rules import to_pb as rule_to_pb
-from node.users.users import LOOK_AT_USERS
+from node.users.users import LOOK_AT_USERS, owned
 from quorumlog.pb import users_pb2 as pb
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.user_tokens import SECRET_SIZE_BYTES_MIN
@@ -64,6 +64,8 @@ class UserCalls:
         old = self._table.users.users.get(request.name)
         if old is not None and request.must_be_new:
             raise UserExistsError(request.name)
+        if old is None and request.must_exist:
+            raise UnknownUserError(request.name)
         user = pb.User(name=request.name) if old is None else to_pb(old)
         user.revision += 1
         if request.HasField("is_disabled"):
@@ -162,8 +164,11 @@ class UserCalls:
         rights = self._table.users.get(request.user)
         if rights is None:  # It is disabled.
             return pb.ExplainResponse()
-        decided = rights.decide(Need(action, *resource))
+        need = Need(action, *resource)
+        decided, counts = rights.decide(need), owned(need)
         answer = pb.ExplainResponse(is_allowed=decided.is_allowed, role=decided.role)
+        if counts is not need:
+            answer.counts_as = str(counts)
         if decided.rule is not None:
             answer.rule.CopyFrom(rule_to_pb(decided.rule))
         return answer

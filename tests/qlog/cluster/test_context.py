@@ -92,7 +92,7 @@ def test_a_context_is_chosen_by_name_and_taken_out(home: Path) -> None:
     listed = run("context", "list").stdout
     assert "commands use 'one'\n" in listed
     assert "'default' is the cluster of 'qlog local'" in listed
-    assert "commands use 'default' now" in run("context", "delete", "one").stdout
+    assert "commands use 'default' now" in run("context", "delete", "one", "--yes").stdout
     assert in_use() == ["default"]
     assert not [*home.iterdir()]
     run("context", "show", "one", code=4)

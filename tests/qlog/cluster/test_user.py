@@ -82,8 +82,12 @@ def test_a_user_works_with_the_token_that_was_written(qlog: Operator, tmp_path: 
     assert qlog.json("user", "set", "shop", "--connections", 5)["connections"] == 5
     changed = qlog.json("user", "token", "add", "shop", "--token-file", tmp_path / "2")
     assert (changed["connections"], len(changed["credentials"])) == (5, 4)
-    assert "no user could" in qlog("user", "token", "remove", "admin", "first", code=5).stderr
-    qlog("user", "token", "remove", "shop", f"token-{digest_of(shown).hex()[:8]}")
+    assert (
+        "no user could" in qlog("user", "token", "remove", "admin", "first", "--yes", code=5).stderr
+    )
+    token_id = f"token-{digest_of(shown).hex()[:8]}"
+    assert "--yes" in qlog("user", "token", "remove", "shop", token_id, code=2).stderr
+    qlog("user", "token", "remove", "shop", token_id, "--yes")
     assert "credential" in qlog("--token-file", token, "user", "whoami", code=5).stderr
     assert "shop" in qlog("user", "describe", "shop").stdout
     assert [row["user"] for row in qlog.json("user", "list")] == ["admin", "shop"]
@@ -119,7 +123,9 @@ def test_explain_names_the_rule_that_decides(qlog: Operator) -> None:
     allow, deny = ("--allow", "Topic:x-* Pub,Sub"), ("--deny", "Topic:x-pay Pub")
     assert len(qlog.json("role", "create", "team", *allow, *deny)["rules"]) == 2
     qlog("role", "create", "team", *allow, code=5)
-    qlog("user", "create", "eve", "--role", "team")
+    said = qlog("user", "create", "eve", "--role", "team").stdout
+    assert "eve cannot log in yet" in said
+    assert "qlog user token add eve" in said
     said = qlog("acl", "explain", "eve", "pub", "Topic:x-pay", code=1).stdout
     assert said == "user eve may not Pub on Topic:x-pay: DENY Topic:x-pay Pub of role team\n"
     assert qlog.json("acl", "explain", "eve", "Sub", "Topic:x-pay")["is_allowed"] is True
@@ -127,6 +133,10 @@ def test_explain_names_the_rule_that_decides(qlog: Operator) -> None:
         assert "Topic:" in qlog("role", "create", "y", "--allow", wrong, code=2).stderr
     group = ("acl", "explain", "eve", "Get", "Group:g")
     assert qlog(*group, code=1).stdout.endswith(": no rule of its roles allows it\n")
+    dead = ("acl", "explain", "eve", "Sub", "Topic:%DLQ%x-g")
+    assert "%DLQ%x-g, which counts as Sub on Group:x-g: no" in qlog(*dead, code=1).stdout
+    refused = qlog("role", "create", "y", "--deny", "Topic:%DLQ%x-* Sub", code=5).stderr
+    assert "use rules for Group:x-*" in " ".join(refused.split())
     qlog("user", "set", "eve", "--disable")
     assert qlog(*group, code=1).stdout.endswith(": it is disabled\n")
     assert "team" in qlog("role", "list").stdout
@@ -135,13 +145,24 @@ def test_explain_names_the_rule_that_decides(qlog: Operator) -> None:
     qlog("role", "delete", "team", "--yes")
 
 
+def test_who_may_update_users_alone_changes_them(qlog: Operator, tmp_path: Path) -> None:
+    token = tmp_path / "t"
+    qlog("role", "create", "updates", "--allow", "Cluster:users Update")
+    qlog("user", "create", "upd", "--role", "updates", "--token-file", token)
+    own = ("--token-file", token, "user")
+    qlog(*own, "list", code=5)
+    qlog(*own, "set", "upd", "--role", "updates", "--role", "reader")
+    qlog(*own, "token", "add", "upd", "--token-file", tmp_path / "2")
+    assert "there is no user 'none'" in qlog(*own, "set", "none", "--disable", code=4).stderr
+
+
 def test_old_keys_become_users_after_a_look(qlog: Operator, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"OLD1 {SECRET}\nOLD2 {SECRET}\n")
     command = ("user", "import-keys", tmp_path / "keys", "--role", "reader")
     for words, change in (((), "new"), (("--yes",), "new"), ((), "none: it is there")):
         assert {row["change"] for row in qlog.json(*command, *words)} == {change}
     assert qlog.json("user", "describe", "OLD2")["credentials"][0]["id"] == "OLD2"
-    qlog("user", "key", "remove", "OLD2", "OLD2")
+    qlog("user", "key", "remove", "OLD2", "OLD2", "--yes")
     (tmp_path / "keys").write_text("NEW 1234567\n")
     for words in ((), ("--yes",)):
         (row,) = qlog.json(*command, *words)
