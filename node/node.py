@@ -392,7 +392,11 @@ class Node(NodeParts):
     def _find_reset(self) -> None:
         """Have the peers know of the reset of the admin that lies here, if one does."""
         path = self.settings.directory / RESET_FILE
-        if self.settings.users == "off" or not path.exists():
+        if not path.exists():
+            return
+        if self.settings.users == "off":
+            what = "users are off: the admin is reset once they are not; to give that up, delete it"
+            _log.warning(what, file=str(path))
             return
         try:
             user = read_first_user(path)
@@ -499,7 +503,10 @@ class Node(NodeParts):
         """Have the users of the state known to the guard, and the first one made."""
         settings, guard = self.settings, self.guard
         own_appends = self.broker.own_appends
-        self.users = UserCalls(context, own_appends, settings.users, guard.box)
+        self.users = UserCalls(
+            *(context, own_appends, settings.users, guard.box),
+            takes_certificates=settings.tls_client_auth,
+        )
         self.audit = Audit(context, own_appends, is_on=settings.users != "off")
         if settings.users == "off":
             return

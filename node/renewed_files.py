@@ -13,7 +13,7 @@ from grpc import ServerCertificateConfiguration, ServerCredentials
 from node.config.conflicts import check_files
 from node.config.environment import tls_files
 from node.config.settings import Settings
-from node.peers.security.tls import Tls, Validity, grpc_server_credentials, validity
+from node.peers.security.tls import Tls, Validity, grpc_server_credentials, refusals, validity
 from node.runtime.renewal import Renewals
 from node.users.node_proofs import NodeProofs
 
@@ -32,8 +32,12 @@ class RenewedFiles:
         """What gRPC shows from the next handshake on; None: what it has."""
         self._proofs = proofs
         proofs.secrets = settings.secrets()
-        tls = tls_files(settings)
+        tls, own = tls_files(settings), settings.peers.get(settings.node_id)
+        self._hosts = {settings.advertised(0).host, *([own.peer_address.host] if own else ())}
+        self._refusals: dict[str, str] = {}
+        """Why callers do not connect with the certificate in use: it may be meant."""
         if tls is not None:
+            self._refusals = refusals(tls, self._hosts)
             paths = [path for path in tls if path is not None]
             renewals.watch("certificates", paths, self._read_tls)
         if settings.secret_file is not None:
@@ -63,9 +67,18 @@ class RenewedFiles:
         files = tls_files(settings)
         assert files is not None, "the files are watched"
         tls = Tls.of(files, require_client_certificate=settings.tls_client_auth)
-        return partial(self._take_tls, tls)
+        why = refusals(files, self._hosts)
+        for name in why.keys() - self._refusals.keys():
+            what = (
+                "clients that trust tls_ca_file" if name == "tls_ca_file" else f"who dials {name}"
+            )
+            reason = f"{what} would refuse it, and takes the old one: {why[name]}"
+            do = "get a certificate of tls_ca_file that names the addresses of this node"
+            raise files.error("certificate", reason, do)
+        return partial(self._take_tls, tls, why)
 
-    def _take_tls(self, tls: Tls) -> None:
+    def _take_tls(self, tls: Tls, why: dict[str, str]) -> None:
+        self._refusals = why
         self.tls_validity, self._grpc_renewed = tls.validity, tls.grpc_server
         for take in self.on_tls:
             take(tls)

@@ -15,7 +15,7 @@ from node.config.types import Address
 from node.errors.nameserver import NameServerSettingsError
 from node.peers.security.proof import SECRET_SIZE_BYTES_MIN
 from node.peers.security.tls import TlsFileError, server_context
-from node.runtime.private_files import unusable
+from node.runtime.private_files import changeable, unusable
 from quorumlog.user_files import (
     CERTIFICATE,
     PRIVATE_KEY,
@@ -289,6 +289,8 @@ def _fault(settings: Settings, name: str) -> tuple[str, str] | None:
         # A file of another user is known by its owner rather than by the failed read.
         refused = unusable(path) if isinstance(error.__cause__, PermissionError) else None
         return refused or (f"{path}: {error.what}", error.do)
+    if name == "users_file":  # It holds a digest. Who can write it chooses the first admin.
+        return changeable(path)
     return unusable(path) if name in _SECRETS else None
 
 

@@ -439,10 +439,11 @@ class GroupNotEmptyError(NodeError):
 
 
 class MessageNotFoundError(NodeError):
-    """No committed message has this id; it may have expired."""
+    """No committed message has this id; it may have expired. A user that may not read it gets the
+    same answer."""
 
     code, status = "node.message_not_found", "NOT_FOUND"
-    text = "no message has the id {message_id!r}; check the id"
+    text = "no message that you may read has the id {message_id!r}; check the id and your rights"
     message_id: str
 
 

@@ -128,12 +128,13 @@ class UserChangedError(NodeError):
 
 
 class LastAdminError(NodeError):
-    """The change would leave no user that may change users. The state is unchanged."""
+    """The change would leave no user that may list, get and update users and has a credential that
+    does not end. The state is unchanged."""
 
     code, status = "node.last_admin", "FAILED_PRECONDITION"
     text = (
-        "no user could change users then, {name!r} neither; give one the role admin, and a token "
-        "or a certificate that does not end, first"
+        "no user could look at users and change them then, {name!r} neither; give one the role "
+        "admin, and a token (with tls_client_auth also a certificate) that does not end, first"
     )
     name: str
 

@@ -44,6 +44,18 @@ def make_private(directory: Path) -> None:
         _log.warning("closed the directory to others", **fields)
 
 
+def changeable(path: Path) -> tuple[str, str] | None:
+    """Return why a file is refused that others may not change, and what to do; None if it is
+    accepted or missing."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return None
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others can change {path}, its mode is {mode:04o}", f"chmod 600 {path}"
+    return None
+
+
 def unusable(path: Path) -> tuple[str, str] | None:
     """Return why a file with a secret is refused, and what to do; None if it is accepted or
     missing."""

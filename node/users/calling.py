@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Final, Protocol
 
+from node.errors.common import NodeError
 from node.errors.users import ForbiddenError
 from node.users.rules import Action, Need, ResourceKind
 from raft.messages import NodeId
@@ -95,6 +96,14 @@ def may(action: Action, kind: ResourceKind, name: str) -> bool:
     """Whether the running call may do something."""
     caller = _calling.get()
     return caller is None or caller.may(Need(action, kind, name))
+
+
+def require_known(action: Action, kind: ResourceKind, name: str, unknown: NodeError) -> None:
+    """Raise `unknown`, the answer for an id that nothing has, unless the running call may do
+    something to what has the id. Its cause is the refusal, which the guard notes."""
+    caller = _calling.get()
+    if caller is not None and not caller.may(need := Need(action, kind, name)):
+        raise unknown from ForbiddenError(caller.name, str(need), str(action), str(need.resource))
 
 
 def require(action: Action, kind: ResourceKind, name: str, *, is_found: bool = False) -> None:

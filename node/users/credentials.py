@@ -23,13 +23,16 @@ __all__ = [
 KEY_SIZE_BYTES: Final = 32
 SECRET_LENGTH_MAX: Final = 255
 _NONCE_SIZE_BYTES: Final = 12
-_CERTIFICATE: Final = re.compile(r"(CN=|DNS:|URI:|EMAIL:)[^\x00-\x1f\x7f]{1,255}\Z")
+_CERTIFICATE: Final = re.compile(r"(CN=|DNS:|URI:|EMAIL:)(?! )[^\x00-\x1f\x7f*]{1,255}(?<! )\Z")
 
 
 def check_certificate_name(name: str) -> None:
     """Raise BadAccessError unless this is a name of a certificate as a credential has it."""
     if _CERTIFICATE.match(name) is None:
-        why = "a name of a certificate begins with where it stands there"
+        why = (
+            "a name of a certificate begins with where it stands there, and is compared as a "
+            "whole, so it has no * and no space at its ends"
+        )
         do = "use CN=NAME, DNS:NAME, URI:NAME or EMAIL:NAME"
         raise BadAccessError(f"{name[:80]!r} names no certificate", why, do)
 

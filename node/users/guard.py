@@ -491,9 +491,11 @@ class Guard:
             self.refuse(caller, method, error)
             raise error from None
         except Exception as error:
-            if isinstance(error, _REFUSALS):  # By a part that alone knows what the call touches.
-                self.refuse(caller, method, error)
-                needs = ()
+            # By a part that alone knows what the call touches, and may hide that it is there.
+            for refusal in (error, error.__cause__):
+                if isinstance(refusal, _REFUSALS):
+                    self.refuse(caller, method, refusal)
+                    needs = ()
             code = describe(error).code
             raise
         finally:

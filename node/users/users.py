@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from node.errors.users import BadAccessError
 from node.users.rules import (
     NAME_LENGTH_MAX,
     READY_MADE,
@@ -21,7 +22,7 @@ from node.users.rules import (
     given,
 )
 from store.format import COMMAND_TOPIC, DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
-from store.record.topic_names import is_reserved
+from store.record.topic_names import is_reserved, is_reserved_prefix
 
 _OF_APPENDS: Final = frozenset({COMMAND_TOPIC.encode()})
 """Of the command in the entry of a batch with a number, which the broker adds: not looked at."""
@@ -116,6 +117,19 @@ class Rights:
 
 
 LOOK_AT_USERS: Final = Need(Action.GET, ResourceKind.CLUSTER, ClusterPart.USERS)
+
+
+def check_rules(role: Role) -> None:
+    """Raise BadAccessError for a rule that decides nothing, since others stand for its topics."""
+    for rule in role:
+        kind, name, is_prefix = rule.resource
+        if kind is not ResourceKind.TOPIC:
+            continue
+        if is_reserved_prefix(name) if is_prefix else is_reserved(name):
+            counts = standing_for(Need(Action.GET, *rule.resource))
+            use = str(counts) if counts is LOOK_AT_USERS else f"rules for {counts.resource}"
+            what = f"a rule for {rule.resource} decides nothing"
+            raise BadAccessError(what, "something else stands for these topics", f"use {use}")
 
 
 def standing_for(need: Need) -> Need:

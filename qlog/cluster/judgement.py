@@ -119,8 +119,14 @@ def judged(
 
 def _leaders(status: "ClusterStatus", rows: list[dict[str, Any]]) -> Iterable[Finding]:
     groups = groups_of(status)
+    leaders = {group: leader_of(status, group) for group in groups}
+    alone = {
+        (node.broker_group, node.node_id)
+        for node in status.nodes
+        if not is_down(node) and not node.leader_id
+    }
     for group in groups or [""]:
-        if leader_of(status, group) is None:
+        if leaders.get(group) is None:
             where = f" of broker group {group}" if len(groups) > 1 else ""
             text = f"no node{where} leads: appends wait until one does"
             do = "start the nodes that do not answer"
@@ -145,6 +151,12 @@ def _leaders(status: "ClusterStatus", rows: list[dict[str, Any]]) -> Iterable[Fi
         elif row["is_draining"]:
             do = f"qlog cluster drain {row['node_id']} --undo"
             text = f"is draining: it does not lead before a restart or '{do}'"
+        elif (leader := leaders[row["broker_group"]]) is not None and (
+            row["broker_group"],
+            row["node_id"],
+        ) in alone:
+            text = f"knows no leader, while node {leader.node_id} leads"
+            do = "if that lasts, its peers refuse it: see qlog events, secret_file, certificates"
         else:
             continue
         yield Finding("leader", severity, f"{name} {text}", do)

@@ -183,7 +183,7 @@ async def explain(client: "Client", user: str, action: str, resource: str) -> Pr
     \b
     Keys of -o json:
       user, action, resource, is_allowed, role, rule, roles (all of the user),
-      needs
+      needs (what rules have to allow in its place, as of topics of a group)
 
     \b
     Examples:

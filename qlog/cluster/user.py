@@ -312,7 +312,15 @@ def create(
             server,
             lambda client: client.admin.put_user(name, roles=roles, add=added, must_be_new=True),
         )
-    return _printout(made)
+    lines = (
+        []
+        if made.credentials
+        else [
+            f"{name} cannot log in yet: it has no credential",
+            f"give it one: qlog user token add {name} --token-file FILE",
+        ]
+    )
+    return replace(_printout(made), lines=lines)
 
 
 @user.command("set")
@@ -355,12 +363,14 @@ async def set_user(
     given = {key: value for key, value in rates.items() if value is not None}
     if not (roles or no_roles or given) and is_disabled is None:
         raise click.UsageError("nothing to change; name a role, --disable or a limit")
-    old = await _user(client, name)
+    # Who may not list users can change all but a part of the limits.
+    old = await _user(client, name) if given else None
     changed = await client.admin.put_user(
         name,
         roles=roles if roles or no_roles else None,
         is_disabled=is_disabled,
-        rates=replace(old.rates, **given) if given else None,
+        rates=None if old is None else replace(old.rates, **given),
+        must_exist=True,
     )
     return _printout(changed)
 
@@ -488,8 +498,7 @@ def certificate() -> None:
 
 
 async def _add(client: "Client", name: str, added: "NewCredential") -> Printout:
-    await _user(client, name)  # To add to a user that is not there would make it.
-    return _printout(await client.admin.put_user(name, add=[added]))
+    return _printout(await client.admin.put_user(name, add=[added], must_exist=True))
 
 
 @token.command("add")
@@ -596,10 +605,11 @@ def _remove_command(group: click.Group, kind: str, metavar: str, example: str) -
 
     \b
     Examples:
-      qlog user {group.name} remove shop {example}
+      qlog user {group.name} remove shop {example} --yes
     """
     argument = click.argument("credential", metavar=metavar)
-    group.command("remove")(_name_argument(argument(cluster_command(remove))))
+    ask_first = confirmed("Take {credential} away from user {name}? Calls under way with it end.")
+    group.command("remove")(_name_argument(argument(ask_first(cluster_command(remove)))))
 
 
 _remove_command(token, "token", "ID", "token-3f2a91c0")

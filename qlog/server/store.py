@@ -433,9 +433,9 @@ def reset_admin(directories: tuple[str, ...], users_file: str, output: Format) -
 
     DIR are the directories of stopped nodes; a majority of the voters, or of the replicas of a
     master-slave group, has to have the file. For nodes on other machines, copy FILE there and run
-    the command there, too. At the next start the leader makes the user of FILE an admin with that
-    token alone, in place of one with that name. A file serves once. docs/operations.md has the
-    steps.
+    the command there, too. After the next start with users = prepare or on the leader makes the
+    user of FILE an admin with that token alone, in place of one with that name. A file serves once.
+    docs/operations.md has the steps.
 
     \b
     Examples:
@@ -453,7 +453,7 @@ def reset_admin(directories: tuple[str, ...], users_file: str, output: Format) -
     if is_table:
         click.echo()
         count = f"{len(reset.node_ids)} of {counted(len(reset.voters), 'voter')}"
-        then = "at the next start"
+        then = "after the next start with users = prepare or on"
         if not reset.is_majority:
             then = (
                 "once a majority has the same file: what other machines have is not known here, "

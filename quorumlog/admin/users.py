@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from quorumlog.admin.calls import AdminCalls, Answers
 from quorumlog.admin.types import AccessDecision, NewCredential, Role, Rule, User, UserRates, WhoAmI
 from quorumlog.arguments import checked
-from quorumlog.errors import ConflictError
+from quorumlog.errors import ConflictError, NotFoundError
 from quorumlog.pb import users_pb2
 from quorumlog.records.values import of_pb
 
@@ -29,8 +29,9 @@ class UserAdmin(AdminCalls):
         add: Sequence[NewCredential] = (),
         remove: Sequence[str] = (),
         must_be_new: bool = False,
+        must_exist: bool = False,
     ) -> User:
-        """Make a user, or change what is given; None: as it is.
+        """Make a user, or change what is given; None: as it is. With `must_exist` none is made.
 
         A role is NAME, or NAME:PREFIX if its rules have a `{}`. `remove` has ids of credentials.
         Counts at once, also for streams and calls under way. Of a token its digest alone is sent; a
@@ -50,9 +51,10 @@ class UserAdmin(AdminCalls):
             request.add_credentials.append(one.to_pb())
             if one.secret:
                 request.secrets.append(one.secret.encode())
+        request.must_exist = must_exist and self._groups.is_single
         deadline = self._deadline()
         requests: dict[str, users_pb2.PutUserRequest] = {}
-        if (must_be_new or remove) and not self._groups.is_single:
+        if (must_be_new or must_exist or remove) and not self._groups.is_single:
             # One group may have it; the others would make it.
             there, _ = await self._each(users_pb2.ListUsersRequest(), deadline=deadline)
             found = _by_name(there, name)
@@ -60,6 +62,10 @@ class UserAdmin(AdminCalls):
                 raise ConflictError(
                     f"there is a user {name!r} already; use another name, or change that one",
                     code="node.user_exists",
+                )
+            if must_exist and not any(found.values()):
+                raise NotFoundError(
+                    f"there is no user {name!r}; run 'qlog user list'", code="node.unknown_user"
                 )
             requests = _without_removed(request, found)
         answers, _ = await self._each(

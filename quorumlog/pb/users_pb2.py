@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18quorumlog/v1/users.proto\x12\x0cquorumlog.v1\"7\n\x04Rule\x12\x0c\n\x04\x64\x65ny\x18\x01 \x01(\x08\x12\x10\n\x08resource\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x63tions\x18\x03 \x03(\t\"N\n\x04Role\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x05rules\x18\x02 \x03(\x0b\x32\x12.quorumlog.v1.Rule\x12\x15\n\ris_ready_made\x18\x03 \x01(\x08\"\x82\x01\n\nCredential\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0ctoken_sha256\x18\x02 \x01(\x0cH\x00\x12\x17\n\rsealed_secret\x18\x03 \x01(\x0cH\x00\x12\x15\n\x0b\x63\x65rtificate\x18\x04 \x01(\tH\x00\x12\x17\n\x0f\x65xpires_unix_ms\x18\x05 \x01(\x03\x42\x07\n\x05proof\"p\n\x05Rates\x12\x18\n\x10\x62ytes_per_second\x18\x01 \x01(\x04\x12\x1b\n\x13messages_per_second\x18\x02 \x01(\x04\x12\x1b\n\x13requests_per_second\x18\x03 \x01(\x04\x12\x13\n\x0b\x63onnections\x18\x04 \x01(\r\"\x9d\x01\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x13\n\x0bis_disabled\x18\x03 \x01(\x08\x12-\n\x0b\x63redentials\x18\x04 \x03(\x0b\x32\x18.quorumlog.v1.Credential\x12\"\n\x05rates\x18\x05 \x01(\x0b\x32\x13.quorumlog.v1.Rates\x12\x10\n\x08revision\x18\x06 \x01(\x04\"\x1a\n\tRoleNames\x12\r\n\x05roles\x18\x01 \x03(\t\"\x9d\x02\n\x0ePutUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bmust_be_new\x18\x02 \x01(\x08\x12\x18\n\x0bis_disabled\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12&\n\x05roles\x18\x04 \x01(\x0b\x32\x17.quorumlog.v1.RoleNames\x12\"\n\x05rates\x18\x05 \x01(\x0b\x32\x13.quorumlog.v1.Rates\x12\x31\n\x0f\x61\x64\x64_credentials\x18\x06 \x03(\x0b\x32\x18.quorumlog.v1.Credential\x12\x1a\n\x12remove_credentials\x18\x07 \x03(\t\x12\x0f\n\x07secrets\x18\x08 \x03(\x0c\x12\x12\n\ncluster_id\x18\t \x01(\tB\x0e\n\x0c_is_disabled\"5\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse\"&\n\x10ListUsersRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\"g\n\x11ListUsersResponse\x12!\n\x05users\x18\x01 \x03(\x0b\x32\x12.quorumlog.v1.User\x12!\n\x05roles\x18\x02 \x03(\x0b\x32\x12.quorumlog.v1.Role\x12\x0c\n\x04mode\x18\x03 \x01(\t\"U\n\x0ePutRoleRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x05rules\x18\x02 \x03(\x0b\x32\x12.quorumlog.v1.Rule\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"5\n\x11\x44\x65leteRoleRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\"\x14\n\x12\x44\x65leteRoleResponse\"@\n\x0e\x45xplainRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\"d\n\x0f\x45xplainResponse\x12\x12\n\nis_allowed\x18\x01 \x01(\x08\x12\x0c\n\x04role\x18\x02 \x01(\t\x12 \n\x04rule\x18\x03 \x01(\x0b\x32\x12.quorumlog.v1.Rule\x12\r\n\x05needs\x18\x04 \x01(\t\" \n\x10HandAuditRequest\x12\x0c\n\x04rows\x18\x01 \x03(\x0c\"\x13\n\x11HandAuditResponse\"\x0f\n\rWhoAmIRequest\"$\n\x13\x41uthenticateRequest\x12\r\n\x05token\x18\x01 \x01(\t\";\n\x0eWhoAmIResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x0c\n\x04mode\x18\x03 \x01(\t2\xd2\x04\n\x0bUserService\x12;\n\x07PutUser\x12\x1c.quorumlog.v1.PutUserRequest\x1a\x12.quorumlog.v1.User\x12O\n\nDeleteUser\x12\x1f.quorumlog.v1.DeleteUserRequest\x1a .quorumlog.v1.DeleteUserResponse\x12L\n\tListUsers\x12\x1e.quorumlog.v1.ListUsersRequest\x1a\x1f.quorumlog.v1.ListUsersResponse\x12;\n\x07PutRole\x12\x1c.quorumlog.v1.PutRoleRequest\x1a\x12.quorumlog.v1.Role\x12O\n\nDeleteRole\x12\x1f.quorumlog.v1.DeleteRoleRequest\x1a .quorumlog.v1.DeleteRoleResponse\x12\x46\n\x07\x45xplain\x12\x1c.quorumlog.v1.ExplainRequest\x1a\x1d.quorumlog.v1.ExplainResponse\x12\x43\n\x06WhoAmI\x12\x1b.quorumlog.v1.WhoAmIRequest\x1a\x1c.quorumlog.v1.WhoAmIResponse\x12L\n\tHandAudit\x12\x1e.quorumlog.v1.HandAuditRequest\x1a\x1f.quorumlog.v1.HandAuditResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18quorumlog/v1/users.proto\x12\x0cquorumlog.v1\"7\n\x04Rule\x12\x0c\n\x04\x64\x65ny\x18\x01 \x01(\x08\x12\x10\n\x08resource\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x63tions\x18\x03 \x03(\t\"N\n\x04Role\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x05rules\x18\x02 \x03(\x0b\x32\x12.quorumlog.v1.Rule\x12\x15\n\ris_ready_made\x18\x03 \x01(\x08\"\x82\x01\n\nCredential\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0ctoken_sha256\x18\x02 \x01(\x0cH\x00\x12\x17\n\rsealed_secret\x18\x03 \x01(\x0cH\x00\x12\x15\n\x0b\x63\x65rtificate\x18\x04 \x01(\tH\x00\x12\x17\n\x0f\x65xpires_unix_ms\x18\x05 \x01(\x03\x42\x07\n\x05proof\"p\n\x05Rates\x12\x18\n\x10\x62ytes_per_second\x18\x01 \x01(\x04\x12\x1b\n\x13messages_per_second\x18\x02 \x01(\x04\x12\x1b\n\x13requests_per_second\x18\x03 \x01(\x04\x12\x13\n\x0b\x63onnections\x18\x04 \x01(\r\"\x9d\x01\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x13\n\x0bis_disabled\x18\x03 \x01(\x08\x12-\n\x0b\x63redentials\x18\x04 \x03(\x0b\x32\x18.quorumlog.v1.Credential\x12\"\n\x05rates\x18\x05 \x01(\x0b\x32\x13.quorumlog.v1.Rates\x12\x10\n\x08revision\x18\x06 \x01(\x04\"\x1a\n\tRoleNames\x12\r\n\x05roles\x18\x01 \x03(\t\"\xb1\x02\n\x0ePutUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bmust_be_new\x18\x02 \x01(\x08\x12\x18\n\x0bis_disabled\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12&\n\x05roles\x18\x04 \x01(\x0b\x32\x17.quorumlog.v1.RoleNames\x12\"\n\x05rates\x18\x05 \x01(\x0b\x32\x13.quorumlog.v1.Rates\x12\x31\n\x0f\x61\x64\x64_credentials\x18\x06 \x03(\x0b\x32\x18.quorumlog.v1.Credential\x12\x1a\n\x12remove_credentials\x18\x07 \x03(\t\x12\x0f\n\x07secrets\x18\x08 \x03(\x0c\x12\x12\n\ncluster_id\x18\t \x01(\t\x12\x12\n\nmust_exist\x18\n \x01(\x08\x42\x0e\n\x0c_is_disabled\"5\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse\"&\n\x10ListUsersRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\"g\n\x11ListUsersResponse\x12!\n\x05users\x18\x01 \x03(\x0b\x32\x12.quorumlog.v1.User\x12!\n\x05roles\x18\x02 \x03(\x0b\x32\x12.quorumlog.v1.Role\x12\x0c\n\x04mode\x18\x03 \x01(\t\"U\n\x0ePutRoleRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x05rules\x18\x02 \x03(\x0b\x32\x12.quorumlog.v1.Rule\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"5\n\x11\x44\x65leteRoleRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\"\x14\n\x12\x44\x65leteRoleResponse\"@\n\x0e\x45xplainRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\"d\n\x0f\x45xplainResponse\x12\x12\n\nis_allowed\x18\x01 \x01(\x08\x12\x0c\n\x04role\x18\x02 \x01(\t\x12 \n\x04rule\x18\x03 \x01(\x0b\x32\x12.quorumlog.v1.Rule\x12\r\n\x05needs\x18\x04 \x01(\t\" \n\x10HandAuditRequest\x12\x0c\n\x04rows\x18\x01 \x03(\x0c\"\x13\n\x11HandAuditResponse\"\x0f\n\rWhoAmIRequest\"$\n\x13\x41uthenticateRequest\x12\r\n\x05token\x18\x01 \x01(\t\";\n\x0eWhoAmIResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x0c\n\x04mode\x18\x03 \x01(\t2\xd2\x04\n\x0bUserService\x12;\n\x07PutUser\x12\x1c.quorumlog.v1.PutUserRequest\x1a\x12.quorumlog.v1.User\x12O\n\nDeleteUser\x12\x1f.quorumlog.v1.DeleteUserRequest\x1a .quorumlog.v1.DeleteUserResponse\x12L\n\tListUsers\x12\x1e.quorumlog.v1.ListUsersRequest\x1a\x1f.quorumlog.v1.ListUsersResponse\x12;\n\x07PutRole\x12\x1c.quorumlog.v1.PutRoleRequest\x1a\x12.quorumlog.v1.Role\x12O\n\nDeleteRole\x12\x1f.quorumlog.v1.DeleteRoleRequest\x1a .quorumlog.v1.DeleteRoleResponse\x12\x46\n\x07\x45xplain\x12\x1c.quorumlog.v1.ExplainRequest\x1a\x1d.quorumlog.v1.ExplainResponse\x12\x43\n\x06WhoAmI\x12\x1b.quorumlog.v1.WhoAmIRequest\x1a\x1c.quorumlog.v1.WhoAmIResponse\x12L\n\tHandAudit\x12\x1e.quorumlog.v1.HandAuditRequest\x1a\x1f.quorumlog.v1.HandAuditResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,35 +44,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROLENAMES']._serialized_start=586
   _globals['_ROLENAMES']._serialized_end=612
   _globals['_PUTUSERREQUEST']._serialized_start=615
-  _globals['_PUTUSERREQUEST']._serialized_end=900
-  _globals['_DELETEUSERREQUEST']._serialized_start=902
-  _globals['_DELETEUSERREQUEST']._serialized_end=955
-  _globals['_DELETEUSERRESPONSE']._serialized_start=957
-  _globals['_DELETEUSERRESPONSE']._serialized_end=977
-  _globals['_LISTUSERSREQUEST']._serialized_start=979
-  _globals['_LISTUSERSREQUEST']._serialized_end=1017
-  _globals['_LISTUSERSRESPONSE']._serialized_start=1019
-  _globals['_LISTUSERSRESPONSE']._serialized_end=1122
-  _globals['_PUTROLEREQUEST']._serialized_start=1124
-  _globals['_PUTROLEREQUEST']._serialized_end=1209
-  _globals['_DELETEROLEREQUEST']._serialized_start=1211
-  _globals['_DELETEROLEREQUEST']._serialized_end=1264
-  _globals['_DELETEROLERESPONSE']._serialized_start=1266
-  _globals['_DELETEROLERESPONSE']._serialized_end=1286
-  _globals['_EXPLAINREQUEST']._serialized_start=1288
-  _globals['_EXPLAINREQUEST']._serialized_end=1352
-  _globals['_EXPLAINRESPONSE']._serialized_start=1354
-  _globals['_EXPLAINRESPONSE']._serialized_end=1454
-  _globals['_HANDAUDITREQUEST']._serialized_start=1456
-  _globals['_HANDAUDITREQUEST']._serialized_end=1488
-  _globals['_HANDAUDITRESPONSE']._serialized_start=1490
-  _globals['_HANDAUDITRESPONSE']._serialized_end=1509
-  _globals['_WHOAMIREQUEST']._serialized_start=1511
-  _globals['_WHOAMIREQUEST']._serialized_end=1526
-  _globals['_AUTHENTICATEREQUEST']._serialized_start=1528
-  _globals['_AUTHENTICATEREQUEST']._serialized_end=1564
-  _globals['_WHOAMIRESPONSE']._serialized_start=1566
-  _globals['_WHOAMIRESPONSE']._serialized_end=1625
-  _globals['_USERSERVICE']._serialized_start=1628
-  _globals['_USERSERVICE']._serialized_end=2222
+  _globals['_PUTUSERREQUEST']._serialized_end=920
+  _globals['_DELETEUSERREQUEST']._serialized_start=922
+  _globals['_DELETEUSERREQUEST']._serialized_end=975
+  _globals['_DELETEUSERRESPONSE']._serialized_start=977
+  _globals['_DELETEUSERRESPONSE']._serialized_end=997
+  _globals['_LISTUSERSREQUEST']._serialized_start=999
+  _globals['_LISTUSERSREQUEST']._serialized_end=1037
+  _globals['_LISTUSERSRESPONSE']._serialized_start=1039
+  _globals['_LISTUSERSRESPONSE']._serialized_end=1142
+  _globals['_PUTROLEREQUEST']._serialized_start=1144
+  _globals['_PUTROLEREQUEST']._serialized_end=1229
+  _globals['_DELETEROLEREQUEST']._serialized_start=1231
+  _globals['_DELETEROLEREQUEST']._serialized_end=1284
+  _globals['_DELETEROLERESPONSE']._serialized_start=1286
+  _globals['_DELETEROLERESPONSE']._serialized_end=1306
+  _globals['_EXPLAINREQUEST']._serialized_start=1308
+  _globals['_EXPLAINREQUEST']._serialized_end=1372
+  _globals['_EXPLAINRESPONSE']._serialized_start=1374
+  _globals['_EXPLAINRESPONSE']._serialized_end=1474
+  _globals['_HANDAUDITREQUEST']._serialized_start=1476
+  _globals['_HANDAUDITREQUEST']._serialized_end=1508
+  _globals['_HANDAUDITRESPONSE']._serialized_start=1510
+  _globals['_HANDAUDITRESPONSE']._serialized_end=1529
+  _globals['_WHOAMIREQUEST']._serialized_start=1531
+  _globals['_WHOAMIREQUEST']._serialized_end=1546
+  _globals['_AUTHENTICATEREQUEST']._serialized_start=1548
+  _globals['_AUTHENTICATEREQUEST']._serialized_end=1584
+  _globals['_WHOAMIRESPONSE']._serialized_start=1586
+  _globals['_WHOAMIRESPONSE']._serialized_end=1645
+  _globals['_USERSERVICE']._serialized_start=1648
+  _globals['_USERSERVICE']._serialized_end=2242
 # @@protoc_insertion_point(module_scope)

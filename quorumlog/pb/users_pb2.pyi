@@ -75,7 +75,7 @@ class RoleNames(_message.Message):
     def __init__(self, roles: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PutUserRequest(_message.Message):
-    __slots__ = ("name", "must_be_new", "is_disabled", "roles", "rates", "add_credentials", "remove_credentials", "secrets", "cluster_id")
+    __slots__ = ("name", "must_be_new", "is_disabled", "roles", "rates", "add_credentials", "remove_credentials", "secrets", "cluster_id", "must_exist")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MUST_BE_NEW_FIELD_NUMBER: _ClassVar[int]
     IS_DISABLED_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class PutUserRequest(_message.Message):
     REMOVE_CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
     SECRETS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    MUST_EXIST_FIELD_NUMBER: _ClassVar[int]
     name: str
     must_be_new: bool
     is_disabled: bool
@@ -94,7 +95,8 @@ class PutUserRequest(_message.Message):
     remove_credentials: _containers.RepeatedScalarFieldContainer[str]
     secrets: _containers.RepeatedScalarFieldContainer[bytes]
     cluster_id: str
-    def __init__(self, name: _Optional[str] = ..., must_be_new: _Optional[bool] = ..., is_disabled: _Optional[bool] = ..., roles: _Optional[_Union[RoleNames, _Mapping]] = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., add_credentials: _Optional[_Iterable[_Union[Credential, _Mapping]]] = ..., remove_credentials: _Optional[_Iterable[str]] = ..., secrets: _Optional[_Iterable[bytes]] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    must_exist: bool
+    def __init__(self, name: _Optional[str] = ..., must_be_new: _Optional[bool] = ..., is_disabled: _Optional[bool] = ..., roles: _Optional[_Union[RoleNames, _Mapping]] = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., add_credentials: _Optional[_Iterable[_Union[Credential, _Mapping]]] = ..., remove_credentials: _Optional[_Iterable[str]] = ..., secrets: _Optional[_Iterable[bytes]] = ..., cluster_id: _Optional[str] = ..., must_exist: _Optional[bool] = ...) -> None: ...
 
 class DeleteUserRequest(_message.Message):
     __slots__ = ("name", "cluster_id")

@@ -33,6 +33,11 @@ def is_reserved(topic: str) -> bool:
     return topic != TRACE_TOPIC and (topic.startswith(_PREFIXES) or topic in _NAMES)
 
 
+def is_reserved_prefix(prefix: str) -> bool:
+    """Whether that is so for all topics whose names begin with this."""
+    return prefix.startswith(_PREFIXES) and not TRACE_TOPIC.startswith(prefix)
+
+
 def is_of_group(topic: str) -> bool:
     """Whether this is a retry or dead-letter topic: there is one of each kind for a group."""
     return topic.startswith(_OF_GROUPS)

@@ -56,7 +56,7 @@ async def test_a_majority_resets_the_admin_once(tmp_path: Path, replication: str
                 await new.admin.who_am_i()
             assert [path.exists() for path in left] == [True, False, False]
 
-            assert "at the next start" in await reset(cluster, file, 1, 2)
+            assert "after the next start" in await reset(cluster, file, 1, 2)
             await eventually(lambda: not any(path.exists() for path in left), "the reset")
             assert (await new.admin.who_am_i()).name == "admin"
             with pytest.raises(PermissionDeniedError):

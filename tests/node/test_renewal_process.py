@@ -81,6 +81,18 @@ def test_each_port_shows_new_certificates_and_keeps_its_connections(tmp_path: Pa
         assert "tls_key_file" in str(node.status()["warnings"])
         assert [shown(node, port) for port in PORTS] == [before] * len(PORTS)
 
+        for name, hosts in (("other", ("127.0.0.1",)), ("first", ("db.example",))):
+            refused = metric(node, "files_refused_total")
+            strange = (new if name == "other" else old).files(name, hosts)
+            replace(files, strange._replace(ca=old.path))
+            wait_for(
+                "the next refusal",
+                lambda since=refused: metric(node, "files_refused_total") > since,  # type: ignore[misc]
+            )
+            assert "would refuse it" in str(node.status()["warnings"])
+            # Pages are for browsers, which know the node by other names.
+            assert {shown(node, port) for port in PORTS[:3]} == {before}
+
         replace(files, new.files("second")._replace(ca=new.path))
         wait_for(
             "the renewal",

@@ -28,7 +28,7 @@ from node.runtime.accounts import caller
 from node.state.appends import Committed, Prepared
 from node.state.held import HOLDERS, NUMBERS, held_counts
 from node.state.tables.delay import DelayTable
-from node.users.calling import require
+from node.users.calling import require_known
 from node.users.rules import Action, ResourceKind
 from quorumlog.pb.delay_pb2 import (
     CancelDelayedRequest,
@@ -173,7 +173,8 @@ class Delay:
         if queue is None:
             raise MessageNotFoundError(request.message_id)
         own = held(record_of(context, message))
-        require(Action.PUB, ResourceKind.TOPIC, own.topic, is_found=True)
+        unknown = MessageNotFoundError(request.message_id)
+        require_known(Action.PUB, ResourceKind.TOPIC, own.topic, unknown)
         due = Due(own.due_unix_ms, queue, message.queue_offset)
         table = context.state.table(DelayTable)
         if not table.was_cancelled(queue, due.offset):

@@ -16,10 +16,11 @@ from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
 from node.broker.read.visibility import queued_by_id, visible
 from node.broker.records.delayed import split_records
+from node.errors.common import MessageNotFoundError
 from node.runtime.turn import Walk
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.transactions import TransactionsTable, outcome_name
-from node.users.calling import may, require
+from node.users.calling import may, require_known
 from node.users.rules import Action, ResourceKind
 from quorumlog.pb import common_pb2, transaction_pb2
 from quorumlog.pb.lookup_pb2 import (
@@ -79,8 +80,9 @@ class Lookup:
         is_held = message.topic == fmt.HALF_TOPIC or message.topic in _HELD_TOPICS
         if is_held:
             topic = message.properties.get(fmt.PROPERTY_REAL_TOPIC, "")
-            require(Action.SUB, ResourceKind.TOPIC, topic, is_found=True)
-        record = b"" if is_held else visible(self._context, message).record
+            unknown = MessageNotFoundError(request.message_id)
+            require_known(Action.SUB, ResourceKind.TOPIC, topic, unknown)
+        record = b"" if is_held else visible(self._context, message, request.message_id).record
         async with self._context.turn.walk() as walk:
             trace = _Trace(self._context, message, walk)
             await trace.follow()

@@ -42,7 +42,9 @@ class Queries:
         """Return the message with an id. Raises BadRequestError, and as `visible_at`."""
         check_debt()
         await self._freshness.ensure(request.consistency)
-        record = visible(self._context, queued_by_id(self._context, request.message_id))
+        record = visible(
+            self._context, queued_by_id(self._context, request.message_id), request.message_id
+        )
         received(len(record.record), 1)
         return RecordsResponse(
             records=record.record, record_count=1, newest_move=self._newest_move()

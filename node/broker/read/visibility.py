@@ -14,7 +14,7 @@ from node.broker.core.context import Context
 from node.broker.groups.settings import check_reader
 from node.errors.common import BadRequestError, MessageNotFoundError
 from node.state.state import INTERNAL_TOPICS
-from node.users.calling import require
+from node.users.calling import require_known
 from node.users.rules import Action, ResourceKind
 from store import format as fmt
 from store.errors import PositionRangeError, RecordFormatError
@@ -32,18 +32,19 @@ class VisibleMessage(NamedTuple):
 def visible_at(context: Context, position: int, group: str = "") -> VisibleMessage:
     """Return the message at a log position, for a group if one is named.
 
-    Raises MessageNotFoundError, TopicNotReadableError, CorruptionError, ForbiddenError, and the
-    errors of `check_reader`.
+    Raises MessageNotFoundError, also if the caller may not read it; TopicNotReadableError,
+    CorruptionError, and the errors of `check_reader`.
     """
-    return visible(context, queued_at(context, position), group)
+    return visible(context, queued_at(context, position), _id_at(context, position), group)
 
 
-def visible(context: Context, message: Message, group: str = "") -> VisibleMessage:
-    """Return a message that a queue has, with its record. Errors as `visible_at`."""
-    topic = message.topic
-    require(Action.SUB, ResourceKind.TOPIC, topic, is_found=True)
+def visible(context: Context, message: Message, asked: str, group: str = "") -> VisibleMessage:
+    """Return a message that a queue has, with its record. `asked` is the id as it was asked for.
+    Errors as `visible_at`."""
+    topic, unknown = message.topic, MessageNotFoundError(asked)
+    require_known(Action.SUB, ResourceKind.TOPIC, topic, unknown)
     if topic in INTERNAL_TOPICS or context.state.topic(topic) is None:
-        raise MessageNotFoundError(message.message_id)
+        raise unknown
     context.readable(topic, message.queue_id)
     if group:
         check_reader(context, group, topic)
@@ -69,8 +70,12 @@ def queued_at(context: Context, position: int) -> Message:
         if fmt.CONSUME_QUEUE_UNIT.unpack(unit)[0] == position:
             return message
     except PositionRangeError as error:
-        raise MessageNotFoundError(message_id(store.config.store_host, position)) from error
-    raise MessageNotFoundError(message.message_id)
+        raise MessageNotFoundError(_id_at(context, position)) from error
+    raise MessageNotFoundError(_id_at(context, position))
+
+
+def _id_at(context: Context, position: int) -> str:
+    return message_id(context.store.config.store_host, position)
 
 
 def queued_by_id(context: Context, text: str) -> Message:

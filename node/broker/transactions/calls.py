@@ -147,7 +147,7 @@ class TransactionCalls:
         if request.outcome not in (COMMITTED, ROLLED_BACK):
             raise BadRequestError("outcome", "COMMITTED or ROLLED_BACK", str(request.outcome))
         if request.outcome == COMMITTED:
-            await self.require_publish(request.transaction_id)
+            await self.require_publish(request.transaction_id, request.producer_group)
         was_ended = await self.ends.end(
             request.transaction_id,
             request.outcome,
@@ -157,14 +157,14 @@ class TransactionCalls:
         )
         return EndTransactionResponse(outcome=request.outcome, was_ended=was_ended)
 
-    async def require_publish(self, transaction_id: int) -> None:
+    async def require_publish(self, transaction_id: int, producer_group: str = "") -> None:
         """Raise ForbiddenError unless the running call may publish to the topics of an open
-        transaction. Others are refused where they are ended."""
+        transaction. Others, and those of another group, are refused where they are ended."""
         if calling() is None:
             return
         self._context.check_leads()
         transaction = self.ends.table.open.get(transaction_id)
-        if transaction is None:
+        if transaction is None or (producer_group and producer_group != transaction.producer_group):
             return
         try:
             made = await self.ends.visible_messages(transaction)

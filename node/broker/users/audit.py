@@ -37,7 +37,12 @@ from store.format import AUDIT_TOPIC
 from store.record.message import encode_message
 
 WAITING_COUNT_MAX: Final = 1_000
-REFUSALS_PER_SECOND: Final = 100
+REFUSALS_PER_SECOND: Final = 20
+"""Of one user, or of one address without one."""
+STRANGERS_PER_SECOND: Final = 100
+"""Of all addresses."""
+CALLERS_MAX: Final = 1_000
+"""Whose refusals are counted; the one that came first is forgotten then."""
 DONE: Final = "ok"
 """The outcome of a call without an error."""
 REHEARSED: Final = "prepare."
@@ -64,6 +69,10 @@ HandOver = Callable[[str, HandAuditRequest], Awaitable[None]]
 """Gives rows to the leader at an address. Raises NodeError."""
 
 
+def _address_of(caller: Caller) -> str:
+    return "" if caller.account is None else caller.account.address.what
+
+
 class Audit:
     """The rows of one node that are not in the log yet."""
 
@@ -72,15 +81,28 @@ class Audit:
         self._own_appends, self._is_on = own_appends, is_on
         self._rows: Final[deque[bytes]] = deque()
         self._has_rows = asyncio.Event()
-        self._refusals = Bucket(Unit.REQUESTS, REFUSALS_PER_SECOND, context.clock_ms() / 1000)
+        self._refusals: dict[tuple[str, str], Bucket] = {}
+        """What is left to each user, and to each address of callers that are none."""
+        self._of_strangers = Bucket(Unit.REQUESTS, STRANGERS_PER_SECOND, context.clock_ms() / 1000)
         self._left_out_count = 0
         """Since the last row."""
         self.written_total = self.left_out_total = 0
 
     def note_refusal(self, caller: Caller, call: str, error: NodeError) -> None:
-        """Note a call that was refused, unless there were too many in this second."""
-        if self._refusals.fill(self._context.clock_ms() / 1000):
-            self._refusals.left -= 1
+        """Note a call that was refused, unless its user had too many in this second, or without
+        one its address or all of them. So no flood of strangers hides what a user tried."""
+        now_s, user = self._context.clock_ms() / 1000, caller.name
+        whose = user, "" if user else caller.address
+        bucket = self._refusals.get(whose)
+        if bucket is None:
+            bucket = self._refusals[whose] = Bucket(Unit.REQUESTS, REFUSALS_PER_SECOND, now_s)
+            if len(self._refusals) > CALLERS_MAX:
+                del self._refusals[next(iter(self._refusals))]
+        buckets = [bucket] if user else [bucket, self._of_strangers]
+        has_room = user or len(self._rows) < WAITING_COUNT_MAX // 2
+        if has_room and all(one.fill(now_s) for one in buckets):
+            for one in buckets:
+                one.left -= 1
             resource = str(getattr(error, "resource", ""))
             self._note(caller.name, caller.address, call, resource, error.code)
         else:

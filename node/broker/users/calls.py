@@ -27,13 +27,21 @@ class UserCalls:
     """The calls about users. One per broker."""
 
     def __init__(
-        self, context: Context, own_appends: OwnAppends, mode: Mode, box: SecretBox | None
+        self,
+        context: Context,
+        own_appends: OwnAppends,
+        mode: Mode,
+        box: SecretBox | None,
+        *,
+        takes_certificates: bool,
     ) -> None:
-        """`box` seals the secrets of access keys; None: there can be none."""
+        """`box` seals the secrets of access keys; None: there can be none. `takes_certificates`:
+        those of clients prove a user."""
         self._context: Final = context
         self._own_appends = own_appends
         self._mode: Final[Mode] = mode
         self._box = box
+        self._has_no_certificates = not takes_certificates
 
     @property
     def _table(self) -> UsersTable:
@@ -45,12 +53,18 @@ class UserCalls:
         self._context.check_cluster(cluster_id)
         self._context.check_leads()
 
+    async def _submit(self, command: Command) -> None:
+        command.has_no_certificates = self._has_no_certificates
+        await self._own_appends.submit(command, is_administration=True)
+
     async def put_user(self, request: pb.PutUserRequest) -> pb.User:
         """Make or change a user. Raises the refusals of the state, and BadAccessError."""
         self._check(request.cluster_id)
         old = self._table.users.users.get(request.name)
         if old is not None and request.must_be_new:
             raise UserExistsError(request.name)
+        if old is None and request.must_exist:
+            raise UnknownUserError(request.name)
         user = pb.User(name=request.name) if old is None else to_pb(old)
         user.revision += 1
         if request.HasField("is_disabled"):
@@ -60,9 +74,7 @@ class UserCalls:
         if request.HasField("rates"):
             user.rates.CopyFrom(request.rates)
         self._change_credentials(user, request)
-        await self._own_appends.submit(
-            Command(put_user=Command.PutUser(user=user)), is_administration=True
-        )
+        await self._submit(Command(put_user=Command.PutUser(user=user)))
         return shown(user)
 
     def _change_credentials(self, user: pb.User, request: pb.PutUserRequest) -> None:
@@ -115,7 +127,7 @@ class UserCalls:
         """Delete a user; its calls under way end."""
         self._check(request.cluster_id)
         delete = Command.DeleteUser(name=request.name)
-        await self._own_appends.submit(Command(delete_user=delete), is_administration=True)
+        await self._submit(Command(delete_user=delete))
         return pb.DeleteUserResponse()
 
     async def list_users(self, request: pb.ListUsersRequest) -> pb.ListUsersResponse:
@@ -133,14 +145,14 @@ class UserCalls:
         """Make a role, or give it other rules."""
         self._check(request.cluster_id)
         put = Command.PutRole(name=request.name, rules=request.rules)
-        await self._own_appends.submit(Command(put_role=put), is_administration=True)
+        await self._submit(Command(put_role=put))
         return _role(request.name, self._table.users.roles.get(request.name, ()))
 
     async def delete_role(self, request: pb.DeleteRoleRequest) -> pb.DeleteRoleResponse:
         """Delete a role that no user has."""
         self._check(request.cluster_id)
         delete = Command.DeleteRole(name=request.name)
-        await self._own_appends.submit(Command(delete_role=delete), is_administration=True)
+        await self._submit(Command(delete_role=delete))
         return pb.DeleteRoleResponse()
 
     async def explain(self, request: pb.ExplainRequest) -> pb.ExplainResponse:

@@ -53,7 +53,7 @@ class FirstUser:
         digest, table = self._user.credentials[0].token_sha256, self._table
         made = table.users.users.get(self._user.name)
         # Later changes, as a token renewed or the admin reset, are no fault of the file.
-        has_changed = bool(table.reset_id) or (made is not None and made.revision > 1)
+        has_changed = bool(table.reset_ids) or (made is not None and made.revision > 1)
         is_known = has_changed or digest in table.users.by_token
         if is_ready and self._is_made() and not is_known:
             _log.warning(
@@ -128,17 +128,20 @@ class AdminReset(FirstUser):
         voters = self._voters()
         for user, count in Counter(map(self._shown_by, voters)).items():
             reset_id = reset_id_of(user)
-            if user and 2 * count > len(voters) and reset_id != self._table.reset_id:
+            if user and 2 * count > len(voters) and reset_id not in self._table.reset_ids:
                 return Command.PutUser(user=users_pb2.User.FromString(user), reset_id=reset_id)
         return None
 
     def _look(self) -> None:
         """Remove the file once the state has its reset. A crash may bring it back: the next start
         removes it."""
-        reset_id = reset_id_of(self._own) if self._own else b""
-        if not reset_id or self._table.reset_id != reset_id:
+        reset_id, made = reset_id_of(self._own) if self._own else b"", self._table.reset_ids
+        if reset_id not in made:
             return
         user, self._own = users_pb2.User.FromString(self._own).name, b""
         with suppress(OSError):
             self._path.unlink()
-        _events.warning("the admin was reset", user=user, reset_id=reset_id.hex(), file="removed")
+        what, row = "the admin was reset", {"user": user, "reset_id": reset_id.hex()}
+        if reset_id != made[-1]:
+            what = "the admin stays: this file reset it before; write another one, qlog user init"
+        _events.warning(what, **row, file="removed")

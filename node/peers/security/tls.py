@@ -10,7 +10,7 @@ node that runs takes another one when they change.
 import contextlib
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -168,6 +168,37 @@ def validity(files: TlsFiles) -> dict[str, Validity]:
         for name, (begins, ends) in spans.items()
         if begins and ends
     }
+
+
+def refusals(files: TlsFiles, hosts: Iterable[str]) -> dict[str, str]:
+    """Return why a caller that trusts the authority would not connect: by `tls_ca_file` if the
+    certificate is not of it, and by each of the hosts that it does not name. Raises TlsFileError.
+    """
+    server, found = _context(files, ssl.PROTOCOL_TLS_SERVER), {}
+    if files.ca is not None:
+        caller = client_context(files)
+        caller.check_hostname = False
+        found["tls_ca_file"] = _refusal(server, caller)
+    caller = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    caller.load_verify_locations(files.certificate)
+    caller.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # Its names alone count.
+    for host in hosts:
+        found[host] = _refusal(server, caller, host)
+    return {name: why for name, why in found.items() if why}
+
+
+def _refusal(server: ssl.SSLContext, caller: ssl.SSLContext, host: str | None = None) -> str:
+    to_server, to_caller = ssl.MemoryBIO(), ssl.MemoryBIO()
+    dials = caller.wrap_bio(to_caller, to_server, server_hostname=host)
+    answers = server.wrap_bio(to_server, to_caller, server_side=True)
+    for side in (dials, answers, dials):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            return error.verify_message
+    return ""
 
 
 def date_warnings(by_file: Mapping[str, Validity], now_unix_s: float) -> list[DateWarning]:

@@ -81,7 +81,7 @@ class EndCalls:
         outcome = _OUTCOMES.get(request.resolution)
         if outcome is None:
             return pb.EndTransactionResponse(status=OK)
-        await self._broker.transactions.require_publish(int(inner))
+        await self._broker.transactions.require_publish(int(inner), topic)
         end = transaction_pb2.EndTransactionRequest(
             transaction_id=int(inner), producer_group=topic, outcome=outcome
         )

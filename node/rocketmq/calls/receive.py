@@ -11,6 +11,8 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 
 from node.broker import Broker
+from node.broker.pop.handles import decode_handle
+from node.errors.pop import StaleHandleError
 from node.rocketmq.callers import Caller
 from node.rocketmq.calls.renewals import RENEWED_MS, Renewals
 from node.rocketmq.cluster import GatewayCluster
@@ -122,13 +124,13 @@ class ReceiveCalls:
         inner = [_inner(entry.receipt_handle) for entry in request.entries]
         ack = pop_pb2.AckRequest(group=group, topic=topic, handles=inner)
         answer = await self._pop.ack(ack)
-        self._renewals.let_go(inner)
+        self._renewals.let_go(group, topic, inner)
         stale = set(answer.stale_handles)
         entries = [
             pb.AckMessageResultEntry(
                 message_id=entry.message_id,
                 receipt_handle=entry.receipt_handle,
-                status=_STALE if handle in stale else OK,
+                status=_stale(group, topic, handle) if handle in stale else OK,
             )
             for entry, handle in zip(request.entries, inner, strict=True)
         ]
@@ -140,14 +142,12 @@ class ReceiveCalls:
     ) -> pb.ChangeInvisibleDurationResponse:
         """Hide a message for longer or shorter, from now on; 0 makes it visible at once."""
         invisible_ms = _invisible_ms(request.invisible_duration, 0)
-        inner = _inner(request.receipt_handle)
-        self._renewals.let_go([inner])
+        inner, group = _inner(request.receipt_handle), group_name(request.group)
+        topic = topic_name(request.topic, for_reading=True)
+        self._renewals.let_go(group, topic, [inner])
         answer = await self._pop.change_invisible(
             pop_pb2.ChangeInvisibleRequest(
-                group=group_name(request.group),
-                topic=topic_name(request.topic, for_reading=True),
-                handle=inner,
-                invisible_ms=invisible_ms,
+                group=group, topic=topic, handle=inner, invisible_ms=invisible_ms
             )
         )
         handle = str(handles.ReceiptHandle(self._cluster.own_group, answer.handle))
@@ -157,22 +157,21 @@ class ReceiveCalls:
         self, request: pb.ForwardMessageToDeadLetterQueueRequest
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         """Move a message to the dead letters of its group."""
-        inner = _inner(request.receipt_handle)
-        self._renewals.let_go([inner])
-        await self._pop.give_up(
-            pop_pb2.GiveUpRequest(
-                group=group_name(request.group),
-                topic=topic_name(request.topic, for_reading=True),
-                handle=inner,
-            )
-        )
+        inner, group = _inner(request.receipt_handle), group_name(request.group)
+        topic = topic_name(request.topic, for_reading=True)
+        self._renewals.let_go(group, topic, [inner])
+        await self._pop.give_up(pop_pb2.GiveUpRequest(group=group, topic=topic, handle=inner))
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
 
-_STALE: Final = pb.Status(
-    code=Code.INVALID_RECEIPT_HANDLE,
-    message="its invisible time was over, and the message was handed out again",
-)
+def _stale(group: str, topic: str, handle: str) -> pb.Status:
+    """Return why a handle acks nothing: it is of others, or too late."""
+    text = "its invisible time was over, and the message was handed out again"
+    try:
+        decode_handle(group, topic, handle)
+    except StaleHandleError as error:
+        text = str(error)
+    return pb.Status(code=Code.INVALID_RECEIPT_HANDLE, message=text)
 
 
 def _inner(receipt_handle: str) -> str:

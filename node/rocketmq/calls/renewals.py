@@ -84,7 +84,7 @@ class Renewals:
         loop, account = asyncio.get_running_loop(), caller()
         until_s = loop.time() + HELD_S_MAX
         for handle in handles:
-            self.let_go((handle,))  # A repeated attempt gets the same messages.
+            self._drop(handle)  # A repeated attempt gets the same messages.
             try:
                 charge = None if account is None else account.charge(Kind.ROWS, ROW_SIZE_BYTES)
             except BusyError:
@@ -95,10 +95,13 @@ class Renewals:
         if self._timer is None and self._held:
             self._timer = loop.call_later(EVERY_S, self._round)
 
-    def let_go(self, handles: Iterable[str]) -> None:
-        """Renew messages no longer: the client is done with them, or has set their time itself."""
+    def let_go(self, group: str, topic: str, handles: Iterable[str]) -> None:
+        """Renew messages no longer: the client is done with them, or has set their time itself.
+        Those of another group or topic are not its own."""
         for handle in handles:
-            self._drop(handle)
+            held = self._held.get(handle)
+            if held is not None and (held.group, held.topic) == (group, topic):
+                self._drop(handle)
 
     def _drop(self, handle: str) -> None:
         held = self._held.pop(handle, None)
@@ -126,7 +129,7 @@ class Renewals:
     def give_back(self, group: str, topic: str, handles: Iterable[str]) -> None:
         """Make messages visible at once that could not be delivered: their caller has gone."""
         rows = [(handle, _Held("", group, topic, 0.0, None)) for handle in handles]
-        self.let_go(handle for handle, _ in rows)
+        self.let_go(group, topic, (handle for handle, _ in rows))
         self._tasks.run(self._change_all(rows, 0))
 
     def stop(self) -> None:

@@ -5,7 +5,6 @@ a credential of another user, or leave no user that may change users.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -35,9 +34,10 @@ from node.users.rules import (
     Role,
     check_argument,
     from_pb,
+    given,
     rule_of,
 )
-from node.users.users import Credential, Rates, User, Users, from_json, to_json
+from node.users.users import Credential, Rates, User, Users, check_rules, from_json, to_json
 from quorumlog.pb import users_pb2
 from quorumlog.pb.state_pb2 import Command
 
@@ -47,7 +47,13 @@ ROLES_OF_A_USER_MAX: Final = 50
 CREDENTIALS_OF_A_USER_MAX: Final = 16
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
 _NAME_IS: Final = "a name has 1 to 64 of letters, digits and . _ @ -, the first no sign"
-_CHANGES_USERS: Final = Need(Action.UPDATE, ResourceKind.CLUSTER, ClusterPart.USERS)
+RESETS_KEPT_MAX: Final = 64
+"""A file that reset the admin before resets it no more."""
+_OF_AN_ADMIN: Final = tuple(
+    Need(action, ResourceKind.CLUSTER, ClusterPart.USERS)
+    for action in (Action.LIST, Action.GET, Action.UPDATE)
+)
+"""Without List and Get, who may change users cannot see what to change."""
 
 
 class UsersTable(Table):
@@ -59,13 +65,13 @@ class UsersTable(Table):
     def __init__(self, limits: Limits, image: TableImage) -> None:
         """Raises ValueError, KeyError or TypeError for an image of another form."""
         super().__init__(limits, image)
-        users, roles, has_begun, reset_id = self._parts(
-            image, users={}, roles={}, has_begun=False, reset_id=""
+        users, roles, has_begun, reset_ids = self._parts(
+            image, users={}, roles={}, has_begun=False, reset_ids=[]
         )
         self.has_begun: bool = has_begun
         """Whether there was a user ever: the first one comes from a file once only."""
-        self.reset_id = bytes.fromhex(reset_id)
-        """Of the last reset of the admin; empty: there was none."""
+        self.reset_ids = tuple(map(bytes.fromhex, reset_ids))
+        """Of the newest resets of the admin, the last one at the end."""
         self.users = Users(
             {name: from_json(name, row) for name, row in users.items()},
             {name: _role_from_json(rows) for name, rows in roles.items()},
@@ -75,60 +81,70 @@ class UsersTable(Table):
     def apply(self, _state: Core, command: Command, _position: int) -> NodeError | None:
         """Change a user or a role, or return why not."""
         which = command.WhichOneof("command")
+        reset_id, name = b"", ""
         if which == "put_user":
             put = command.put_user
-            is_repeated = bool(put.reset_id) and put.reset_id == self.reset_id
-            if is_repeated or (put.must_be_first and self.has_begun):
-                return UserExistsError(put.user.name)
-            return self._put_user(put.user, put.reset_id)
-        if which == "delete_user":
-            return self._delete_user(command.delete_user.name)
-        if which == "put_role":
-            return self._put_role(command.put_role.name, command.put_role.rules)
-        return self._delete_role(command.delete_role.name)
+            reset_id, name = put.reset_id, put.user.name
+            if reset_id in self.reset_ids or (put.must_be_first and self.has_begun):
+                return UserExistsError(name)
+            after = self._with_user(put.user, is_reset=bool(reset_id))
+        elif which == "delete_user":
+            after = self._without_user(name := command.delete_user.name)
+        elif which == "put_role":
+            after = self._with_role(name := command.put_role.name, command.put_role.rules)
+        else:
+            after = self._without_role(command.delete_role.name)
+        if isinstance(after, NodeError):
+            return after
+        by_certificate = not command.has_no_certificates
+        has_users = self.has_begun or bool(after.users)
+        if has_users and not _has_admin(after, by_certificate=by_certificate):
+            return LastAdminError(name)
+        self.users, self.has_begun = after, has_users
+        if reset_id:
+            self.reset_ids = (*self.reset_ids, reset_id)[-RESETS_KEPT_MAX:]
+        self._changed()
+        return None
 
     # --- Users ---
 
-    def _put_user(self, put: users_pb2.User, reset_id: bytes) -> NodeError | None:
+    def _with_user(self, put: users_pb2.User, *, is_reset: bool) -> Users | NodeError:
         try:
             user = user_of(put)
         except BadAccessError as error:
             return error
         old = self.users.users.get(user.name)
         revision = 1 if old is None else old.revision + 1
-        if reset_id:
+        if is_reset:
             user = replace(user, revision=revision)
         elif user.revision != revision:
             if old is not None and user.revision == 1:
                 return UserExistsError(user.name)
             return UserChangedError(user.name) if old else UnknownUserError(user.name)
         refusal = self._refusal(user)
-        if refusal is None:
-            refusal = self._replace({**self.users.users, user.name: user}, user.name)
-        if refusal is None and reset_id:
-            self.reset_id = reset_id
-            self._changed()
-        return refusal
+        return refusal or Users({**self.users.users, user.name: user}, self.users.roles)
 
     def _refusal(self, user: User) -> NodeError | None:
         count = len(self.users.users.keys() | {user.name})
         if count > USERS_MAX:
             return LimitReachedError("users", count, USERS_MAX)
-        for given in user.roles:
-            name, colon, argument = given.partition(":")
+        for role_name in user.roles:
+            name, colon, argument = role_name.partition(":")
             role = READY_MADE.get(name) or self.users.roles.get(name)
             if role is None:
                 return UnknownRoleError(name)
             has_place = any(PLACEHOLDER in rule.resource.name for rule in role)
             if has_place and not argument:
                 why = f"a rule of role {name} has {PLACEHOLDER}, where the prefix goes"
-                return BadAccessError(f"role {given!r} lacks a prefix", why, f"use {name}:PREFIX")
+                do = f"use {name}:PREFIX"
+                return BadAccessError(f"role {role_name!r} lacks a prefix", why, do)
             if colon and not has_place:
                 why = f"no rule of role {name} has {PLACEHOLDER}, where a prefix would go"
-                return BadAccessError(f"role {given!r} has a prefix", why, f"use {name}")
+                return BadAccessError(f"role {role_name!r} has a prefix", why, f"use {name}")
             try:
                 if argument:
                     check_argument(argument)
+                    check_rules(given(role, argument))
             except BadAccessError as error:
                 return error
         for identity, credential in user.credentials.items():
@@ -148,21 +164,15 @@ class UsersTable(Table):
             owned = users.by_certificate.get(credential.certificate)
         return "" if owned is None else owned.user
 
-    def _delete_user(self, name: str) -> NodeError | None:
+    def _without_user(self, name: str) -> Users | NodeError:
         if name not in self.users.users:
             return UnknownUserError(name)
-        return self._replace({n: user for n, user in self.users.users.items() if n != name}, name)
-
-    def _replace(self, users: Mapping[str, User], changed: str) -> NodeError | None:
-        after = Users(users, self.users.roles)
-        if not _has_admin(after):
-            return LastAdminError(changed)
-        self._set(after)
-        return None
+        users = {n: user for n, user in self.users.users.items() if n != name}
+        return Users(users, self.users.roles)
 
     # --- Roles ---
 
-    def _put_role(self, name: str, rules: Any) -> NodeError | None:
+    def _with_role(self, name: str, rules: Any) -> Users | NodeError:
         if name in READY_MADE:
             return ReadyMadeRoleError(name)
         if _NAME.match(name) is None:
@@ -178,36 +188,27 @@ class UsersTable(Table):
             return BadAccessError(f"role {name!r} would have {len(rules)} rules", why, do)
         try:
             role = from_pb(rules)
+            check_rules(role)
         except BadAccessError as error:
             return error
         has_place = any(PLACEHOLDER in rule.resource.name for rule in role)
         for user in self.users.users.values():
-            for given in user.roles:
-                own, _, argument = given.partition(":")
+            for role_name in user.roles:
+                own, _, argument = role_name.partition(":")
                 if own == name and has_place is not bool(argument):
                     return RoleInUseError(name, user.name)
-        after = Users(self.users.users, {**self.users.roles, name: role})
-        if self.has_begun and not _has_admin(after):
-            return LastAdminError(name)
-        self._set(after)
-        return None
+        return Users(self.users.users, {**self.users.roles, name: role})
 
-    def _delete_role(self, name: str) -> NodeError | None:
+    def _without_role(self, name: str) -> Users | NodeError:
         if name in READY_MADE:
             return ReadyMadeRoleError(name)
         if name not in self.users.roles:
             return UnknownRoleError(name)
         for user in self.users.users.values():
-            if any(given.partition(":")[0] == name for given in user.roles):
+            if any(one.partition(":")[0] == name for one in user.roles):
                 return RoleInUseError(name, user.name)
         roles = {n: role for n, role in self.users.roles.items() if n != name}
-        self._set(Users(self.users.users, roles))
-        return None
-
-    def _set(self, users: Users) -> None:
-        self.users = users
-        self.has_begun = self.has_begun or bool(users.users)
-        self._changed()
+        return Users(self.users.users, roles)
 
     def _copy(self) -> TableContent:
         if not self.version:
@@ -216,19 +217,21 @@ class UsersTable(Table):
             "users": {name: to_json(user) for name, user in self.users.users.items()},
             "roles": {name: _role_to_json(role) for name, role in self.users.roles.items()},
             "has_begun": self.has_begun,
-            "reset_id": self.reset_id.hex(),
+            "reset_ids": [one.hex() for one in self.reset_ids],
         }
 
 
-def _has_admin(users: Users) -> bool:
-    """Whether a user may change users, and has a token or a certificate that does not end: a state
-    has no clock, and UserService takes no access keys."""
+def _has_admin(users: Users, *, by_certificate: bool) -> bool:
+    """Whether a user may see and change users, and has a token, or where they prove a user a
+    certificate, that does not end: a state has no clock, and UserService takes no access keys."""
     for name, user in users.users.items():
         rights = users.get(name)
-        if rights is not None and rights.decide(_CHANGES_USERS).is_allowed:
-            for one in user.credentials.values():
-                if not (one.sealed_secret or one.expires_unix_ms):
-                    return True
+        if rights is None or not all(rights.decide(need).is_allowed for need in _OF_AN_ADMIN):
+            continue
+        for one in user.credentials.values():
+            is_taken = one.token_sha256 or (one.certificate and by_certificate)
+            if is_taken and not one.expires_unix_ms:
+                return True
     return False
 
 
@@ -256,7 +259,12 @@ def user_of(put: users_pb2.User) -> User:
             what = f"user {put.name!r} has a credential {one.id!r} already"
             do = "use another name, or remove that one first"
             raise BadAccessError(what, "each has a name of its own", do)
-        credentials[one.id] = _credential_of(one)
+        credential = _credential_of(one)
+        for known, other in credentials.items():
+            if credential[:3] == other[:3]:
+                what = f"{known} and {one.id} of user {put.name!r} are one credential"
+                raise BadAccessError(what, "each proof is kept once", f"remove {known} first")
+        credentials[one.id] = credential
     rates = Rates(
         put.rates.bytes_per_second,
         put.rates.messages_per_second,

@@ -1,5 +1,6 @@
 """Rights: each method and each code as no user, as the wrong one and as the right one."""
 
+import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -171,7 +172,7 @@ async def test_a_send_makes_a_topic_with_the_right_to_create_it(tmp_path: Path) 
 
 
 async def test_transactions_are_those_of_users_that_publish_to_their_topics(tmp_path: Path) -> None:
-    async with gateway_with_users(tmp_path) as (gateway, _, trusting):
+    async with gateway_with_users(tmp_path) as (gateway, guard, trusting):
         first, second = await gateway.client(tls=trusting), await gateway.client(tls=trusting)
         for client, name in ((first, "hers"), (second, "shop")):
             beat = {"clientID": name, "producerDataSet": [{"groupName": "producers"}]}
@@ -194,8 +195,16 @@ async def test_transactions_are_those_of_users_that_publish_to_their_topics(tmp_
             heard = await ask(client, name, codes.END, end)
             assert (heard.code == 0) is (name == "shop"), heard
         assert "node.unknown_transaction" in str(heard.remark)
-        view = {"offset": position}
-        assert (await ask(first, "hers", codes.VIEW, view)).code == DENIED
+        refused_count, strange = guard.refused["forbidden"], 1 << 40
+        back = {"group": "hers", "delayLevel": "0"}
+        for code in (codes.VIEW, codes.SEND_BACK):
+            said = set()
+            for at in (int(position), strange):
+                heard = await ask(first, "hers", code, back | {"offset": str(at)})
+                said.add((heard.code, re.sub("[0-9A-F]{32}", "", str(heard.remark))))
+            assert len(said) == 1, "whether another user has it is not told"
+        assert "node.message_not_found" in str(heard.remark)
+        assert guard.refused["forbidden"] == refused_count + 2, "refusals all the same"
 
 
 async def test_a_reply_reaches_users_that_may_take_replies(tmp_path: Path) -> None:

@@ -295,6 +295,17 @@ async def test_a_push_consumer_that_ends_gives_its_messages_back(tmp_path: Path)
         assert len(handles) == 1, "the same attempt gets the same messages"
         assert len(gateway.rocketmq.renewals) == 1
         assert (await gateway.receive())[0].status.code == Code.MESSAGE_NOT_FOUND
+        foreign = ack(*handles)
+        foreign.group.name = "others"
+        (entry,) = (await gateway.call("AckMessage", foreign)).entries
+        assert entry.status.code == Code.INVALID_RECEIPT_HANDLE
+        assert "it is not one of group 'others'" in entry.status.message
+        change = pb.ChangeInvisibleDurationRequest(
+            group=foreign.group, topic=TOPIC, receipt_handle=foreign.entries[0].receipt_handle
+        )
+        change.invisible_duration.FromSeconds(10)
+        await gateway.call("ChangeInvisibleDuration", change)
+        assert len(gateway.rocketmq.renewals) == 1, "another group ends nothing"
         end = pb.NotifyClientTerminationRequest(group=GROUP)
         assert (await gateway.call("NotifyClientTermination", end)).status.code == Code.OK
         assert len(gateway.rocketmq.renewals) == 0

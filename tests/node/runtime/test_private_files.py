@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from deploy.local import LocalCluster
 from node.runtime.private_files import make_private, unusable
+from quorumlog.user_tokens import first_user_text
 from tests.node.config.test_settings import problems, settings
 from tests.node.processes import SingleNode
 
@@ -123,6 +124,17 @@ def test_a_secret_that_others_can_read_is_refused_by_name(tmp_path: Path, name: 
         assert f"its mode is {file_mode:04o}" in problem.what
     path.chmod(0o600)
     settings(**more, **{name: str(path)})
+
+
+def test_a_first_user_that_others_can_write_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "first.json"
+    path.write_text(first_user_text("admin", b"t" * 32))
+    for file_mode in (0o666, 0o664):
+        path.chmod(file_mode)
+        (problem,) = problems(users_file=str(path))
+        assert (problem.key, f"its mode is {file_mode:04o}" in problem.what) == ("users_file", True)
+    path.chmod(0o644)  # A digest may be read.
+    settings(users_file=str(path))
 
 
 def test_a_secret_that_cannot_be_read_is_refused_by_name(

@@ -21,7 +21,15 @@ from node.services.methods import SERVICES
 from node.users.credentials import digest_of
 from node.users.needs import NEEDS, appends, of_nodes, signed_in
 from node.users.node_proofs import NodeProofs, signed_form
-from quorumlog.pb import admin_pb2, log_pb2, retry_pb2, transaction_pb2, users_pb2
+from quorumlog.pb import (
+    admin_pb2,
+    delay_pb2,
+    log_pb2,
+    lookup_pb2,
+    retry_pb2,
+    transaction_pb2,
+    users_pb2,
+)
 from store.record.message import encode_message
 from tests.fuzz.rights import admin
 from tests.node.framed.clients import APPEND, AUTHENTICATE, FramedClient
@@ -278,11 +286,20 @@ def test_single_messages_and_lists_show_what_their_user_may_see(node: SingleNode
         own, other = stored("tea-a"), stored("coffee")
         found = call("LogService", "GetMessage", own, log_pb2.RecordsResponse, token)
         assert found.record_count == 1
-        with pytest.raises(grpc.RpcError) as refused:
-            call("LogService", "GetMessage", other, log_pb2.RecordsResponse, token)
-        error = typed_error(refused.value)
-        assert error.code == "node.forbidden"
-        assert "coffee" not in str(error), "the caller did not know the name"
+        trace, cancel = lookup_pb2.TraceMessageRequest, delay_pb2.CancelDelayedRequest
+        for service, name, kind, answer in (
+            ("LogService", "GetMessage", log_pb2.GetMessageRequest, log_pb2.RecordsResponse),
+            ("LookupService", "TraceMessage", trace, lookup_pb2.TraceMessageResponse),
+            ("DelayService", "CancelDelayed", cancel, delay_pb2.CancelDelayedResponse),
+        ):
+            said = set()
+            for message_id in (other.message_id.lower(), f"{other.message_id[:-16]}{1 << 40:016X}"):
+                with pytest.raises(grpc.RpcError) as refused:
+                    call(service, name, kind(message_id=message_id), answer, token)
+                error = typed_error(refused.value)
+                assert error.code == "node.message_not_found"
+                said.add(str(error).replace(message_id, ""))
+            assert len(said) == 1, "whether another user has it is not told"
         topics = call(
             "AdminService",
             "ListTopics",

@@ -27,11 +27,12 @@ def put(state: State, user: User, **changes: Any) -> str:
         must_be_first=bool(changes.pop("must_be_first", False)),
         reset_id=changes.pop("reset_id", b""),
     )
+    has_none = bool(changes.pop("has_no_certificates", False))
     for name in changes:
         changed.ClearField(name)
     changed.MergeFrom(User(name=changed.name, **changes))
     command.user.CopyFrom(changed)
-    return code(state.apply_command(Command(put_user=command), 0))
+    return code(state.apply_command(Command(put_user=command, has_no_certificates=has_none), 0))
 
 
 def put_role(state: State, name: str, *rules: Rule) -> str:
@@ -78,8 +79,12 @@ def test_a_reset_replaces_the_admin_once() -> None:
         assert put(state, user, **reset) == "node.user_exists"
     taken: dict[str, Any] = {"credentials": [new], "reset_id": b"2" * 16}
     assert put(state, User(name="c", revision=1), **taken) == "node.credential_taken"
+    other = reset | {"credentials": [NEXT], "reset_id": b"2" * 16}
+    assert put(state, User(name="b", revision=3)) == ""
+    assert put(state, ADMIN, **other) == ""
+    assert put(state, ADMIN, **reset) == "node.user_exists", "no later file brings one back"
     copy = UsersTable(Limits(), state.image().tables[UsersTable.name])
-    assert copy.reset_id == b"1" * 16
+    assert copy.reset_ids == (b"1" * 16, b"2" * 16)
 
 
 def test_of_two_changes_at_once_one_is_refused() -> None:
@@ -111,6 +116,9 @@ def test_no_change_leaves_a_cluster_without_an_admin(change: dict[str, Any]) -> 
     assert put(state, second) == ""
     assert put(state, ADMIN, revision=2, **change) == ""
     assert delete_user(state, "b") == "node.last_admin"
+    # Where no port takes certificates the token stays.
+    assert put(state, ADMIN, revision=3, has_no_certificates=True) == ""
+    assert put(state, ADMIN, revision=4, **change, has_no_certificates=True) == "node.last_admin"
 
 
 @pytest.mark.parametrize(
@@ -130,6 +138,11 @@ def test_no_change_leaves_a_cluster_without_an_admin(change: dict[str, Any]) -> 
         ({"credentials": [Credential(id="x", token_sha256=b"short")]}, "node.bad_access"),
         ({"credentials": [Credential(id="x", certificate=f"CN={n}") for n in "ab"]},
          "node.bad_access"),
+        *(({"credentials": [Credential(id="x", certificate=name)]}, "node.bad_access")
+          for name in ("CN=*", "DNS:*.example", "CN= x", "CN=x ", "URI:spiffe://x/*")),
+        ({"credentials": [Credential(id=f"x{n}", token_sha256=b"x" * 32, expires_unix_ms=n)
+                          for n in range(2)]}, "node.bad_access"),
+        ({"roles": ["producer-consumer:%DLQ%hers"]}, "node.bad_access"),
         ({"credentials": [Credential(id=f"x{n}", certificate=f"CN={n}") for n in range(17)]},
          "node.bad_access"),
         ({"credentials": [Credential(id="x", token_sha256=b"t" * 32)]}, "node.credential_taken"),
@@ -163,11 +176,37 @@ def test_roles_are_made_used_and_deleted() -> None:
 
 def test_a_role_of_the_last_admin_stays_one_that_changes_users() -> None:
     state = begun()
-    assert put_role(state, "owner", rule("Cluster:*", "Update")) == ""
+    all_needed = rule("Cluster:*", "Update", "List", "Get")
+    assert put_role(state, "owner", all_needed) == ""
     owner = User(name="admin", roles=["owner"], credentials=[TOKEN], revision=2)
     assert put(state, owner) == ""
-    no_users = rule("Cluster:users", "Update", deny=True)
-    assert put_role(state, "owner", rule("Cluster:*", "Update"), no_users) == "node.last_admin"
+    for action in all_needed.actions:
+        no_users = rule("Cluster:users", action, deny=True)
+        assert put_role(state, "owner", all_needed, no_users) == "node.last_admin"
+
+
+@pytest.mark.parametrize(
+    ("resource", "use"),
+    [
+        ("Topic:%DLQ%hers", "Group:hers"),
+        ("Topic:%RETRY%hers*", "Group:hers*"),
+        ("Topic:%RETRY%*", "Group:*"),
+        ("Topic:%DLQ%{}*", "Group:{}*"),
+        ("Topic:rmq_sys_*", "Get on Cluster:users"),
+        ("Topic:RMQ_SYS_*", ""),  # The topic of traces is one of them.
+        ("Topic:TBW102*", ""),
+        ("Topic:TBW102", "Get on Cluster:users"),
+    ],
+)
+def test_a_rule_that_decides_nothing_is_refused_with_the_one_that_does(
+    resource: str, use: str
+) -> None:
+    for is_denial in (False, True):
+        put = Command.PutRole(name="r", rules=[rule(resource, "Sub", deny=is_denial)])
+        refusal = begun().apply_command(Command(put_role=put), 0)
+        said = "" if refusal is None else str(refusal).replace("rules for ", "")
+        assert (f"use {use}" if use else "") in said
+        assert bool(said) is bool(use)
 
 
 def everything() -> Iterable[User]:

@@ -27,6 +27,7 @@ from tests.qlog.running import Qlog
         ({"is_draining": True, "detail": "draining: by hand"}, "WARNING", "node 2 is draining: it"),
         ({"loss_from_index": 0}, "CRITICAL", "node 2: acked records may be missing from index 0"),
         ({"role": "repairing", "detail": "index 5"}, "WARNING", "node 2 is repairing: index 5"),
+        ({"leader_id": 0}, "WARNING", "node 2 knows no leader, while node 1 leads"),
         ({"detail": "a sync hangs"}, "WARNING", "node 2: a sync hangs"),
         ({"detail": "the certificate a.pem ended at 1"}, "CRITICAL", "node 2: the certificate a"),
     ],

@@ -29,6 +29,7 @@ def node(node_id: int, **changes: Any) -> NodeStatus:
         node_id=node_id,
         role="follower",
         term=7,
+        leader_id=1,
         last_index=100,
         commit_index=100,
         applied_index=100,

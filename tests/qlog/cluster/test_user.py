@@ -90,8 +90,11 @@ def test_a_user_works_with_the_token_that_was_written(qlog: Operator, tmp_path: 
     assert qlog.json("user", "set", "shop", "--connections", 5)["connections"] == 5
     changed = qlog.json("user", "token", "add", "shop", "--token-file", tmp_path / "2")
     assert (changed["connections"], len(changed["credentials"])) == (5, 4)
-    assert "no user could" in qlog("user", "token", "remove", "admin", "first", code=5).stderr
-    qlog("user", "token", "remove", "shop", f"token-{digest_of(shown).hex()[:8]}")
+    refused = qlog("user", "token", "remove", "admin", "first", "--yes", code=5).stderr
+    assert "no user could" in refused
+    token_id = f"token-{digest_of(shown).hex()[:8]}"
+    assert "--yes" in qlog("user", "token", "remove", "shop", token_id, code=2).stderr
+    qlog("user", "token", "remove", "shop", token_id, "--yes")
     assert "the token is unknown" in qlog("--token-file", token, "user", "whoami", code=5).stderr
     token.write_text("secret of the cluster")
     refused = qlog("--token-file", token, "user", "whoami", code=2).stderr
@@ -172,7 +175,9 @@ def test_explain_names_the_rule_that_decides(qlog: Operator) -> None:
         *("role rule", "team ALLOW Topic:x-* Pub,Sub", "DENY Topic:x-pay Pub")
     ]
     qlog("role", "create", "team", *allow, code=5)
-    qlog("user", "create", "eve", "--role", "team")
+    said = qlog("user", "create", "eve", "--role", "team").stdout
+    assert "eve cannot log in yet" in said
+    assert "qlog user token add eve" in said
     said = qlog("acl", "explain", "eve", "pub", "Topic:x-pay", code=1).stdout
     assert said == (
         "user eve may not Pub on Topic:x-pay: DENY Topic:x-pay Pub of role team\n"
@@ -186,6 +191,10 @@ def test_explain_names_the_rule_that_decides(qlog: Operator) -> None:
     assert "use Pub, Sub, Create" in qlog("acl", "explain", "eve", "Read", "Group:g", code=2).stderr
     audit = qlog("acl", "explain", "eve", "Get", "Topic:rmq_sys_audit", code=1).stdout
     assert "Get on Topic:rmq_sys_audit, which needs Get on Cluster:users:\nno rule" in audit
+    dead = ("acl", "explain", "eve", "Sub", "Topic:%DLQ%x-g")
+    assert "%DLQ%x-g, which needs Sub on Group:x-g:" in qlog(*dead, code=1).stdout
+    refused = qlog("role", "create", "y", "--deny", "Topic:%DLQ%x-* Sub", code=5).stderr
+    assert "use rules for Group:x-*" in " ".join(refused.split())
     qlog("user", "set", "eve", "--disable")
     assert "qlog user set eve --enable" in qlog(*group, code=1).stdout
     assert "team" in qlog("role", "list").stdout
@@ -255,13 +264,24 @@ def test_what_cannot_be_is_said_with_the_reason_and_what_to_do(
     assert said["code"] == "node.bad_access"
 
 
+def test_who_may_update_users_alone_changes_them(qlog: Operator, tmp_path: Path) -> None:
+    token = tmp_path / "t"
+    qlog("role", "create", "updates", "--allow", "Cluster:users Update")
+    qlog("user", "create", "upd", "--role", "updates", "--token-file", token)
+    own = ("--token-file", token, "user")
+    qlog(*own, "list", code=5)
+    qlog(*own, "set", "upd", "--role", "updates", "--role", "reader")
+    qlog(*own, "token", "add", "upd", "--token-file", tmp_path / "2")
+    assert "there is no user 'none'" in qlog(*own, "set", "none", "--disable", code=4).stderr
+
+
 def test_old_keys_become_users_after_a_look(qlog: Operator, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"OLD1 {SECRET}\nOLD2 {SECRET}\n")
     command = ("user", "import-keys", tmp_path / "keys", "--role", "reader")
     for words, change in (((), "new"), (("--yes",), "new"), ((), "none: it is there")):
         assert {row["change"] for row in qlog.json(*command, *words)} == {change}
     assert qlog.json("user", "describe", "OLD2")["credentials"][0]["id"] == "OLD2"
-    qlog("user", "key", "remove", "OLD2", "OLD2")
+    qlog("user", "key", "remove", "OLD2", "OLD2", "--yes")
     (tmp_path / "keys").write_text("NEW 1234567\n")
     for words in ((), ("--yes",)):
         (row,) = qlog.json(*command, *words)

@@ -67,11 +67,10 @@ class TransactionCalls(Calls):
         ext = request.command.ext
         outcome = _OUTCOMES.get(int_of(ext, "commitOrRollback", hi=INT32_MAX))
         if outcome is not None:
-            await self._broker.transactions.require_publish(int_of(ext, "commitLogOffset"))
+            transaction_id, group = int_of(ext, "commitLogOffset"), text_of(ext, "producerGroup")
+            await self._broker.transactions.require_publish(transaction_id, group)
             end = transaction_pb2.EndTransactionRequest(
-                transaction_id=int_of(ext, "commitLogOffset"),
-                producer_group=text_of(ext, "producerGroup"),
-                outcome=outcome,
+                transaction_id=transaction_id, producer_group=group, outcome=outcome
             )
             await self._broker.transactions.end_transaction(end)
         return Answer()

@@ -2,13 +2,20 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
-from node.broker.users.audit import WAITING_COUNT_MAX, Audit
+from node.broker.users.audit import (
+    CALLERS_MAX,
+    REFUSALS_PER_SECOND,
+    STRANGERS_PER_SECOND,
+    WAITING_COUNT_MAX,
+    Audit,
+)
 from node.errors.common import BadRequestError, NotLeaderError
 from node.errors.users import ForbiddenError, UnauthenticatedError
 from node.runtime.accounts import Accounts, on_behalf_of
@@ -121,8 +128,26 @@ async def test_a_flood_of_refusals_leaves_some_out_and_says_how_many(node: Fixtu
         node.clock.now_ms += 1_000
         audit.note_refusal(caller, CREATE, ForbiddenError("r", "", "", "Topic:x"))
         await eventually(lambda: rows(node)[-1]["left_out"], "it is written")
-        assert rows(node)[-1]["left_out"] == 500 - 100
+        assert rows(node)[-1]["left_out"] == 500 - REFUSALS_PER_SECOND
         assert max(len(row["resource"]) for row in rows(node)) == 1_000
+
+
+async def test_no_flood_of_strangers_hides_the_refusal_of_a_user(node: Fixture) -> None:
+    accounts = Accounts()
+    async with running(node) as audit:
+        guard = guarded(audit)
+        for number in range(CALLERS_MAX + 50):
+            nobody = guard.by_token("")
+            nobody.account = accounts.open(f"10.{number // 250}.0.{number % 250}")
+            for _ in range(REFUSALS_PER_SECOND + 5):
+                audit.note_refusal(nobody, CREATE, UnauthenticatedError("", "", ""))
+        audit.note_refusal(guard.by_token("r"), CREATE, ForbiddenError("r", "", "", "Topic:x"))
+        await eventually(lambda: any(row["user"] == "r" for row in rows(node)), "the user's row")
+        await eventually(lambda: len(rows(node)) == audit.written_total, "all are written")
+    by_address = Counter(row["address"] for row in rows(node) if not row["user"])
+    assert max(by_address.values()) == REFUSALS_PER_SECOND
+    assert by_address.total() == STRANGERS_PER_SECOND
+    assert len(audit._refusals) <= CALLERS_MAX
 
 
 async def test_rows_wait_for_a_leader_up_to_a_limit_and_go_to_another_one(node: Fixture) -> None:

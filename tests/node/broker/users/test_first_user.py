@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from node.broker.users import first_user
 from node.broker.users.first_user import AdminReset, FirstUser
@@ -38,12 +39,18 @@ async def test_one_voter_of_three_resets_nothing(
     assert (node.driver.append_count, path.exists()) == (count, True)
     shown[2] = user
     await eventually(lambda: not path.exists(), "the reset")
-    assert table.reset_id == reset_id_of(user)
+    assert table.reset_ids == (reset_id_of(user),)
     await eventually(lambda: made, "a row of the audit")
     assert (made[0][0], made[0][1].reset_id) == ("AdminReset", reset_id_of(user))
     assert table.users.by_token[b"t" * 32].user == "admin"
     shown.update({1: b"", 2: other, 3: other})
     await eventually(lambda: b"u" * 32 in table.users.by_token, "one that this node lacks")
+    path.touch()
+    with capture_logs() as lines:
+        AdminReset(node.broker.context, own, path, user, lambda: (), shown_by)
+    assert "the admin stays" in lines[0]["event"]
+    assert not path.exists()
+    assert b"u" * 32 in table.users.by_token
 
 
 async def test_a_file_of_another_first_user_is_warned_of(
