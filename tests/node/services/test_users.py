@@ -325,7 +325,7 @@ def test_the_audit_has_who_did_what_and_is_read_by_who_may_look_at_users(node: S
     shown = [("authorization", f"Bearer {tokens['reader']}")]
     with grpc.insecure_channel(node.node_json()["address"]) as channel:
         pull = channel.unary_unary("/quorumlog.v1.LogService/Pull")
-        with pytest.raises(grpc.RpcError, match="'reads' lacks Get on Cluster:users; run"):
+        with pytest.raises(grpc.RpcError, match="'reads' lacks Get on Cluster:users; no rule"):
             pull(audit.SerializeToString(), metadata=shown)
     for request in (audit, commands):
         for name, expected in {

@@ -8,7 +8,7 @@ import pytest
 
 from qlog.cluster.audit import _KEYS, _read
 
-ROW = dict.fromkeys(_KEYS, "x") | {"unix_ms": 1, "node_id": 1, "left_out": 0}
+ROW = dict.fromkeys(_KEYS, "x") | {"unix_ms": 1, "node_id": 1, "count": 1, "left_out": 0}
 
 
 class Batch(list[Any]):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.errors.common import BadRequestError, UnknownTopicError
-from node.errors.users import RateLimitedError
+from node.errors.common import UnknownTopicError
+from node.errors.users import BadAccessError, RateLimitedError
 from node.state.registry import decode_table, encode_table
 from node.state.tables.topic_rates import TopicRate, TopicRatesTable
 from quorumlog.pb.admin_pb2 import DescribeTopicRequest, SetTopicRatesRequest
@@ -56,7 +56,7 @@ async def test_rates_are_changed_one_by_one_shown_and_stored(node: Fixture) -> N
     assert again.by_topic == table.by_topic == {b"orders": TopicRate(1, 2)}
     with pytest.raises(UnknownTopicError):
         await set_rates(node, "other", bytes_per_second=1)
-    with pytest.raises(BadRequestError):
+    with pytest.raises(BadAccessError):
         await set_rates(node, bytes_per_second=1 << 60)
     await node.delete_topic("orders")
     await node.create_topic("orders")
