@@ -135,8 +135,9 @@ def test_a_credential_that_has_ended_is_marked(qlog: Operator) -> None:
     (row,) = (row for row in qlog.json("user", "list") if row["user"] == "late")
     assert (row["credentials"], row["ended"]) == (2, 1)
     assert qlog("user", "describe", "late").stdout.count("  ended 1970") == 1
-    assert "it has CN=late" in qlog("user", "certificate", "remove", "late", "CN=x", code=4).stderr
-    removed = qlog("user", "certificate", "remove", "late", "CN=late").stdout
+    remove = ("user", "certificate", "remove", "late", "--yes")
+    assert "it has CN=late" in qlog(*remove, "CN=x", code=4).stderr
+    removed = qlog(*remove, "CN=late").stdout
     assert "no credential now that has not ended" in removed
     rated = qlog.json("user", "set", "late", "--bytes-per-second", "10MiB")
     assert rated["bytes_per_second"] == 10 << 20
@@ -223,7 +224,8 @@ SECOND = ("user", "key", "add", "admin", "K", "--secret-file", "OTHER")
          "a prefix has 1 to 255 characters without spaces and *",
          "use the beginning of names as PREFIX"),
         ((*USER, "--certificate", "www.example"), "'www.example' names no certificate",
-         "a name of a certificate begins with where it stands there",
+         "a name of a certificate begins with where it stands there, and is compared as a whole, "
+         "so it has no * and no space at its ends",
          "use CN=NAME, DNS:NAME, URI:NAME or EMAIL:NAME"),
         ((*USER, "--access-key", "A B", "--secret-file", "LONG"),
          "'A B' is no access key and no name of a credential", NAME, "use another one"),
