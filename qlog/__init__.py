@@ -275,6 +275,7 @@ class LazyGroup(click.Group):
             if not os.environ.get("COMP_CWORD", "0").isdecimal():
                 os.environ["COMP_CWORD"] = "0"  # Click completes a word of this number.
             words = list(sys.argv[1:] if args is None else args)
+            _check_for_tokens(words)
             if words[:1] == ["help"]:
                 words = [*words[1:], "--help"]
             result = super().main(words, prog_name, standalone_mode=False, **extra)
@@ -295,6 +296,19 @@ class LazyGroup(click.Group):
             return report(error, sys.argv[1:] if args is None else args)
         # Click hands ctx.exit(code) back as a result too, so an int is always an exit code.
         return result if isinstance(result, int) else ExitCode.OK
+
+
+def _check_for_tokens(words: Iterable[str]) -> None:
+    """Refuse a token among the words, wherever it stands, before one of them is sent or shown."""
+    from quorumlog.user_tokens import has_token
+
+    if any(map(has_token, words)):
+        raise CliError(
+            "a token stands in the command line",
+            "others find it there: in the history of the shell, among the processes, in logs",
+            "write it to a file of your own and use --token-file FILE; replace this token",
+            ExitCode.USAGE,
+        )
 
 
 def _placeholder(name: str, lazy: LazyCommand) -> click.Command:

@@ -38,7 +38,7 @@ from quorumlog.local_cluster import (
 )
 from quorumlog.standard_output import wait_for_hang_up
 from quorumlog.user_files import UserFileError, read_user_text
-from quorumlog.user_tokens import fault_of_token
+from quorumlog.user_tokens import fault_of_token, has_token
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -249,6 +249,9 @@ def token(server: str | None) -> str:
 def read_token(path: str) -> str:
     """Return the token of a file. Raises CliError, without anything of the content."""
     do = "name the file that 'qlog user' wrote, or make a token: qlog user token add"
+    if has_token(path):
+        why = "it stands where the name of its file belongs, and is not shown again here"
+        raise CliError("a token is no path", why, do, ExitCode.USAGE)
     try:
         text = read_user_text(path).strip()
         warn_readable(path)

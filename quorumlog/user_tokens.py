@@ -13,6 +13,7 @@ TOKEN_PREFIX: Final = "qlt_"
 """Makes a token that lies around recognisable."""
 TOKEN_LENGTH_MAX: Final = 255
 _RANDOM_LENGTH: Final = 43
+_TOKEN: Final = re.compile(f"{TOKEN_PREFIX}[A-Za-z0-9_-]{{{_RANDOM_LENGTH}}}")
 SECRET_SIZE_BYTES_MIN: Final = 8
 """Of an access key."""
 
@@ -31,6 +32,11 @@ def fault_of_token(text: str) -> str:
     if len(rest) != _RANDOM_LENGTH:
         return f"it has {len(text)} characters, and a token {len(TOKEN_PREFIX) + _RANDOM_LENGTH}"
     return "" if re.fullmatch("[A-Za-z0-9_-]+", rest) else "it has a character that no token has"
+
+
+def has_token(text: str) -> bool:
+    """Whether a text that should be something else, a name or a path, has a token in it."""
+    return _TOKEN.search(text) is not None
 
 
 def digest_of(token: str) -> bytes:

@@ -282,6 +282,11 @@ class UserAccount:
     def __init__(self) -> None:
         self.connection_count = 0
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the number of its connections has a limit."""
+        return False
+
 
 class Address(Level):
     """The sums of one address: those of its connections, and what outlives them."""

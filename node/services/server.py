@@ -154,7 +154,7 @@ class GrpcServer:
         half = HalfSent(lambda: traffic_of(self._port))
         self.requests: Final = RequestWatch(half, self._cut, limits=limits)
         self.responses: Final = ResponseWatch(self._cut)
-        callers = GrpcCallers(accounts)
+        callers = GrpcCallers(accounts, lambda: traffic_of(self._port))
         self._gate = Gate(Bounds(callers, self.requests, self.responses))
         self._idle = IdleConnections(callers, connection_count_max)
         self._looking: asyncio.Task[None] | None = None

@@ -419,6 +419,8 @@ class Guard:
             why = f"the credential is {'of a node' if caller.is_node else 'none of a node'}"
             what = f"only {whose} may make this call"
             error = UnauthenticatedError(what, why, "make another call, see docs/rights.md")
+            if caller.is_nobody and caller.why is not _NO_CREDENTIAL:
+                error = UnauthenticatedError(*caller.why)  # As of a node whose clock is wrong.
             caller.watched = "" if self.is_checked(method) else method
             self.refuse(caller, method, error)
             if caller.watched:

@@ -129,7 +129,10 @@ class NodeProofs:
             raise BadProofError("is of another call, secret or process")
         now_ms = self._unix_ms()
         if not max(self._began_ms, now_ms - WINDOW_MS) <= made_ms <= now_ms + WINDOW_MS:
-            raise BadProofError(f"was made {now_ms - made_ms} ms ago by the clock of this node")
+            when = "ago" if made_ms < now_ms else "ahead"
+            raise BadProofError(
+                f"was made {abs(now_ms - made_ms)} ms {when} by the clock of this node"
+            )
         if not self._seen_of(sender, which, now_ms).take(which, made_ms):
             raise BadProofError("was shown before")
         return SignedBy(who, bool(token))

@@ -123,6 +123,11 @@ class UserRow(UserAccount):
         self.meter: Meter | None = None
         """None: no rate counts what its calls move."""
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the number of its connections has a limit."""
+        return bool(self.rates.connections)
+
     def connect(self, account: Account) -> None:
         """Count a connection as one of this user. Raises RateLimitedError."""
         limit = self.rates.connections

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from quorumlog.admin.calls import AdminCalls, Answers
 from quorumlog.admin.types import AccessDecision, NewCredential, Role, Rule, User, UserRates, WhoAmI
 from quorumlog.arguments import checked
-from quorumlog.errors import ConflictError, NotFoundError
+from quorumlog.errors import ConflictError, InvalidRequestError, NotFoundError
 from quorumlog.pb import users_pb2
 from quorumlog.records.values import of_pb
+from quorumlog.user_tokens import has_token
 
 
 @checked
@@ -39,6 +40,8 @@ class UserAdmin(AdminCalls):
         groups: raises the error of a group that cannot change it now; the others have changed it.
         Repeat the call then, without `must_be_new`: what a group has already, it leaves as it is.
         """
+        if has_token(" ".join((name, *(one.id for one in add)))):
+            raise InvalidRequestError("a token stands where a name belongs; it was not sent")
         request = users_pb2.PutUserRequest(
             name=name, must_be_new=must_be_new, is_disabled=is_disabled, remove_credentials=remove
         )

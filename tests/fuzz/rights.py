@@ -58,8 +58,9 @@ _SECRET: Final = b"secret of own"
 _OPEN: Final = {"Route", "TopicRoute", "QueryRoute", "EndTransaction", "NotifyClientTermination"}
 """Calls that say to any user where a topic is whose name is known, how a transaction ended of which
 the id is known, since its group is forgotten then; or that take no notice of the group."""
-_FOR_ALL: Final = {"Route", "Report", "105"}
-"""Calls that need no user: the nodes, what nodes without a secret report, and classic routes."""
+_FOR_ALL: Final = {"Route", "Report", "105", "-20812"}
+"""Calls that need no user: the nodes, what nodes without a secret report, classic routes, and the
+random challenge that a node has to answer with the secret of the cluster."""
 _ROLES: Final = {
     **dict.fromkeys(("topic", "topics"), "topic"),
     **dict.fromkeys(("group", "producer_group", "name", "producer_name"), "group"),

@@ -2,10 +2,12 @@
 
 Owns when an account begins and ends: gRPC does not tell of connections, so an account is opened
 with the first call of one and closed at the look that finds it without a call and empty: what
-outlives its calls, as an open transaction, counts for as long as it is there. Must not know what a
-call is.
+outlives its calls, as an open transaction, counts for as long as it is there. That of a user with a
+limit of connections is closed only once the kernel has the connection no more, else who waits a
+moment between calls would have any number. Must not know what a call is.
 """
 
+from collections.abc import Callable, Collection
 from typing import Final
 
 from node.runtime.accounts import LEASE_SIZE_BYTES, Account, Accounts, Lease, set_caller
@@ -13,6 +15,8 @@ from node.services.bounds.connection_cut import TcpAddress, address_of
 from node.services.bounds.look_timer import LookTimer
 
 _LOOK_MS: Final = 1_000
+_SOCKETS_PER_LOOK: Final = 1_000
+"""To look at so many takes 10 ms; with more of them the kernel is asked at fewer looks."""
 
 
 class GrpcCaller(Lease):
@@ -52,8 +56,13 @@ class GrpcCaller(Lease):
 class GrpcCallers:
     """The callers of one server. For one event loop."""
 
-    def __init__(self, accounts: Accounts) -> None:
+    def __init__(
+        self, accounts: Accounts, connected: Callable[[], Collection[TcpAddress] | None]
+    ) -> None:
+        """`connected` returns the addresses of all connections to the port; None: not now."""
         self.accounts: Final = accounts
+        self._connected = connected
+        self._looks_to_skip = 0
         self._by_peer: Final[dict[str, GrpcCaller]] = {}
         self._timer = LookTimer(_LOOK_MS, self.look, lambda: self._by_peer, None)
 
@@ -76,7 +85,21 @@ class GrpcCallers:
     def look(self) -> None:
         """Close the accounts of connections without a call for which nothing is held."""
         self.accounts.settle()
-        for peer, caller in list(self._by_peer.items()):
-            if not caller.count and caller.account.is_empty:
-                del self._by_peer[peer]
+        idle = [one for one in self._by_peer.values() if not one.count and one.account.is_empty]
+        limited = [one for one in idle if (user := one.account.user) and user.is_limited]
+        open_still = self._open_still(limited) if limited else ()
+        for caller in idle:
+            if caller not in open_still:
+                del self._by_peer[caller.peer]
                 caller.account.close()
+
+    def _open_still(self, callers: Collection[GrpcCaller]) -> Collection[GrpcCaller]:
+        """Return those that are connected, or all if this look cannot tell."""
+        if self._looks_to_skip:
+            self._looks_to_skip -= 1
+            return callers
+        there = self._connected()
+        if there is None:
+            return callers
+        self._looks_to_skip = len(there) // _SOCKETS_PER_LOOK
+        return {caller for caller in callers if address_of(caller.peer) in there}

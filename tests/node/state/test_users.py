@@ -10,7 +10,7 @@ from node.config.limits import Limits
 from node.errors.common import NodeError
 from node.state.registry import check_tables, decode_table, encode_table
 from node.state.state import State
-from node.state.tables.users import UsersTable
+from node.state.tables.users import USERS_MAX, UsersTable
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.users_pb2 import Credential, Rates, Rule, User
 
@@ -83,8 +83,14 @@ def test_a_reset_replaces_the_admin_once() -> None:
     assert put(state, User(name="b", revision=3)) == ""
     assert put(state, ADMIN, **other) == ""
     assert put(state, ADMIN, **reset) == "node.user_exists", "no later file brings one back"
+    for number in range(USERS_MAX - len(state.table(UsersTable).users.users)):
+        assert put(state, User(name=f"u{number}", revision=1)) == ""
+    rescue = User(name="rescue", roles=["admin"], revision=1)
+    assert put(state, rescue) == "node.limit_reached"
+    way_back = {"credentials": [Credential(id="r", token_sha256=b"r" * 32)], "reset_id": b"3" * 16}
+    assert put(state, rescue, **way_back) == "", "with all users in use, too"
     copy = UsersTable(Limits(), state.image().tables[UsersTable.name])
-    assert copy.reset_ids == (b"1" * 16, b"2" * 16)
+    assert copy.reset_ids == (b"1" * 16, b"2" * 16, b"3" * 16)
 
 
 def test_of_two_changes_at_once_one_is_refused() -> None:

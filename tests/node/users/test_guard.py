@@ -15,6 +15,7 @@ from node.users.calling import calling, may, require
 from node.users.credentials import SecretBox, digest_of
 from node.users.guard import Caller, Guard
 from node.users.needs import NEEDS
+from node.users.node_proofs import BadProofError
 from node.users.rules import Action, Need, ResourceKind
 from node.users.users import Credential, Rates, User, Users
 from quorumlog.pb.log_pb2 import PullRequest, RouteRequest
@@ -248,7 +249,13 @@ async def test_a_node_makes_the_calls_of_nodes_alone_and_others_cannot_report() 
     alone = guarded(SHOP)
     with (
         pytest.raises(UnauthenticatedError, match="only nodes of the cluster"),
-        alone.serving(alone.by_token(""), report, NEEDS[report], ReportRequest()),
+        alone.serving(alone.by_header(""), report, NEEDS[report], ReportRequest()),
+    ):
+        raise AssertionError("it was served")
+    late = alone.unproven(BadProofError("was made 45000 ms ago by the clock of this node"))
+    with (
+        pytest.raises(UnauthenticatedError, match=r"45000 ms ago.*compare the secrets and clocks"),
+        alone.serving(late, report, NEEDS[report], ReportRequest()),
     ):
         raise AssertionError("it was served")
     node = guard.node()

@@ -321,3 +321,19 @@ def test_a_context_keeps_the_path_of_the_token(
     assert '"admin"' in qlog("user", "whoami", "-o", "json", **none).stdout
     said = qlog("nameserver", "status", "-o", "json", code=1, **none).stdout
     assert '"state": "off"' in said, "no refusal"
+
+
+def test_a_token_in_a_wrong_place_is_never_shown(qlog: Operator) -> None:
+    token = new_token()
+    for words in (
+        ("--token-file", token, "user", "whoami"),
+        ("user", "create", token),
+        ("user", "key", "add", "admin", token),
+        ("context", "create", "c", "--server", "h:1", "--token-file", token),
+    ):
+        done = qlog(*words, code=2)
+        assert "a token stands in the command line" in done.stderr
+        assert token not in done.stdout + done.stderr
+    said = qlog("user", "whoami", code=2, **{TOKEN_FILE_VARIABLE: token}).stderr
+    assert "a token is no path" in said
+    assert token not in said

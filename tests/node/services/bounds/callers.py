@@ -19,7 +19,7 @@ class Callers(GrpcCallers):
     """Callers that a test names; none is looked at."""
 
     def __init__(self) -> None:
-        super().__init__(Accounts())
+        super().__init__(Accounts(), tuple)
         self._timer.go_on = lambda: None  # type: ignore[method-assign]
 
     def held(self, kind: Kind) -> int:

@@ -18,9 +18,12 @@ from node.runtime.accounts import (
     Accounts,
     Kind,
     Limit,
+    UserAccount,
     caller,
 )
 from node.services.bounds.bounded import refusing
+from node.services.bounds.callers import GrpcCallers
+from node.services.bounds.connection_cut import address_of
 from node.services.server import GrpcServer
 from quorumlog.errors import BusyError, Outcome, from_rpc
 from tests.node.services.bounds.callers import Callers, echo_sender, echoing
@@ -194,3 +197,19 @@ def test_a_network_of_ipv6_addresses_is_one_host_for_every_watch() -> None:
         *["2001:db8::/64"] * 2,
         *("10.0.0.1", "unix:x"),
     ]
+
+
+class _OfTwo(UserAccount):
+    is_limited = True
+
+
+async def test_an_idle_connection_of_a_user_with_a_limit_counts_until_it_is_closed() -> None:
+    there = [one for n in (7, 8) if (one := address_of(f"ipv4:127.0.0.1:{n}"))]
+    callers, user = GrpcCallers(Accounts(), lambda: there), _OfTwo()
+    for peer in "ipv4:127.0.0.1:7", "ipv4:127.0.0.1:8", "ipv4:127.0.0.1:9":
+        callers.of(peer).account.belong(user)
+    callers.look()
+    assert user.connection_count == 2, "the kernel has two"
+    there.clear()
+    callers.look()
+    assert (user.connection_count, callers._by_peer) == (0, {})
