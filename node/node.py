@@ -514,6 +514,7 @@ class Node(NodeParts):
         guard.on_refused = self.audit.note_refusal
         guard.on_administered = self.audit.note_change
         guard.rehearsal.on_row = self.audit.note_rehearsal
+        guard.rehearsal.on_forgotten = self.audit.leave_out
         first = settings.first_user()
         if first is not None:
             self.broker.add_leader_work(work := FirstUser(context, own_appends, first))

@@ -8,7 +8,7 @@ outcome was not known, as at a change of leaders, may be there twice. For one ev
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -37,14 +37,19 @@ from store.format import AUDIT_TOPIC
 from store.record.message import encode_message
 
 WAITING_COUNT_MAX: Final = 1_000
+SHARE_COUNT_MAX: Final = WAITING_COUNT_MAX // 4
+"""Waiting rows of one user, one address without one, or the rehearsal; only changes that succeeded
+go beyond it."""
 REFUSALS_PER_SECOND: Final = 20
-"""Of one user, or of one address without one."""
+"""Of one user, or of one address without one, with changes that failed."""
 STRANGERS_PER_SECOND: Final = 100
 """Of all addresses."""
 CALLERS_MAX: Final = 1_000
 """Whose refusals are counted; the one that came first is forgotten then."""
 DONE: Final = "ok"
 """The outcome of a call without an error."""
+REHEARSALS_PER_SECOND: Final = 10
+"""Of all users and addresses."""
 REHEARSED: Final = "prepare."
 """How the outcome of a call begins that `users = on` would have refused."""
 _AT_ONCE_COUNT_MAX: Final = 100
@@ -65,12 +70,12 @@ _NUMBER_MAX: Final = (1 << 53) - 1
 _AGAIN_S: Final = 1.0
 _log: Final = RateLimitedLog(logging.getLogger(__name__))
 
+_Whose = tuple[str, str]
+"""Of a row: a user, or an address without one."""
+_REHEARSAL: Final[_Whose] = "", REHEARSED
+"""Whose all rows of the rehearsal are."""
 HandOver = Callable[[str, HandAuditRequest], Awaitable[None]]
 """Gives rows to the leader at an address. Raises NodeError."""
-
-
-def _address_of(caller: Caller) -> str:
-    return "" if caller.account is None else caller.account.address.what
 
 
 class Audit:
@@ -79,34 +84,46 @@ class Audit:
     def __init__(self, context: Context, own_appends: OwnAppends, *, is_on: bool) -> None:
         self._context: Final = context
         self._own_appends, self._is_on = own_appends, is_on
-        self._rows: Final[deque[bytes]] = deque()
+        self._rows: Final[deque[tuple[_Whose, bytes]]] = deque()
         self._has_rows = asyncio.Event()
-        self._refusals: dict[tuple[str, str], Bucket] = {}
+        self._refusals: dict[_Whose, Bucket] = {}
         """What is left to each user, and to each address of callers that are none."""
-        self._of_strangers = Bucket(Unit.REQUESTS, STRANGERS_PER_SECOND, context.clock_ms() / 1000)
+        now_s = context.clock_ms() / 1000
+        self._of_strangers = Bucket(Unit.REQUESTS, STRANGERS_PER_SECOND, now_s)
+        self._of_rehearsal = Bucket(Unit.REQUESTS, REHEARSALS_PER_SECOND, now_s)
         self._left_out_count = 0
         """Since the last row."""
         self.written_total = self.left_out_total = 0
 
     def note_refusal(self, caller: Caller, call: str, error: NodeError) -> None:
-        """Note a call that was refused, unless its user had too many in this second, or without
-        one its address or all of them. So no flood of strangers hides what a user tried."""
-        now_s, user = self._context.clock_ms() / 1000, caller.name
-        whose = user, "" if user else caller.address
+        """Note a call that was refused, unless its caller had too many."""
+        self._note_failed(caller, call, str(getattr(error, "resource", "")), error.code)
+
+    def _note_failed(self, caller: Caller, call: str, resource: str, code: str) -> None:
+        """Note a call that was refused or failed, unless its user had too many in this second or
+        has too many that wait, or without one its address or all of them. So no flood of one
+        caller hides what another one tried."""
+        now_s, whose = self._context.clock_ms() / 1000, _whose(caller)
         bucket = self._refusals.get(whose)
         if bucket is None:
             bucket = self._refusals[whose] = Bucket(Unit.REQUESTS, REFUSALS_PER_SECOND, now_s)
             if len(self._refusals) > CALLERS_MAX:
                 del self._refusals[next(iter(self._refusals))]
-        buckets = [bucket] if user else [bucket, self._of_strangers]
-        has_room = user or len(self._rows) < WAITING_COUNT_MAX // 2
-        if has_room and all(one.fill(now_s) for one in buckets):
-            for one in buckets:
-                one.left -= 1
-            resource = str(getattr(error, "resource", ""))
-            self._note(caller.name, caller.address, call, resource, error.code)
+        buckets = [bucket] if caller.name else [bucket, self._of_strangers]
+        has_room = caller.name or len(self._rows) < WAITING_COUNT_MAX // 2
+        if has_room and self._take(whose, buckets):
+            self._note(whose, caller.name, caller.address, call, resource, code)
         else:
-            self._leave_out()
+            self.leave_out()
+
+    def _take(self, whose: _Whose, buckets: Sequence[Bucket]) -> bool:
+        """Take one from each of the buckets, if all have it and the share of `whose` has room."""
+        now_s = self._context.clock_ms() / 1000
+        if not all(one.fill(now_s) for one in buckets):
+            return False
+        for one in buckets:
+            one.left -= 1
+        return sum(one == whose for one, _ in self._rows) < SHARE_COUNT_MAX
 
     def note_change(
         self, caller: Caller, call: str, need: Need, request: object, code: str
@@ -119,27 +136,43 @@ class Audit:
             names += _changes_of_user(request)
         elif isinstance(request, PutRoleRequest):
             names.append("; ".join(map(_rule_text, request.rules)))
-        self._note(caller.name, caller.address, call, " ".join(filter(None, names)), code or DONE)
+        resource = " ".join(filter(None, names))
+        if code:
+            self._note_failed(caller, call, resource, code)
+        else:
+            self._note(_whose(caller), caller.name, caller.address, call, resource, DONE)
 
     def note_made(self, work: str, put: Command.PutUser) -> None:
         """Note a user that the leader made of a file."""
         text = f"Cluster:{ClusterPart.USERS} {put.user.name} roles={','.join(put.user.roles)}"
         text += f" reset_id={put.reset_id.hex()}" if put.reset_id else ""
-        self._note("", "", work, text, DONE)
+        self._note(("", ""), "", "", work, text, DONE)
 
     def note_rehearsal(
         self, user: str, address: str, call: str, error: NodeError, count: int
-    ) -> None:
-        """Note calls that were answered, and that `users = on` would have refused."""
+    ) -> bool:
+        """Note calls that were answered, and that `users = on` would have refused; return whether
+        there was room for their row."""
+        has_room = len(self._rows) < WAITING_COUNT_MAX
+        if not (has_room and self._take(_REHEARSAL, [self._of_rehearsal])):
+            return False
         outcome = REHEARSED + error.code.rpartition(".")[2]
         resource = str(getattr(error, "resource", ""))
-        self._note(user, address, call, resource, outcome, count)
+        self._note(_REHEARSAL, user, address, call, resource, outcome, count)
+        return True
 
     def _note(
-        self, user: str, address: str, call: str, resource: str, outcome: str, count: int = 1
+        self,
+        whose: _Whose,
+        user: str,
+        address: str,
+        call: str,
+        resource: str,
+        outcome: str,
+        count: int = 1,
     ) -> None:
         if len(self._rows) >= WAITING_COUNT_MAX:
-            self._leave_out()
+            self.leave_out()
             return
         if len(resource) > _TEXT_LENGTH_MAX:
             resource = resource[: _TEXT_LENGTH_MAX - 3] + "..."
@@ -155,10 +188,11 @@ class Audit:
             "left_out": self._left_out_count,
         }
         self._left_out_count = 0
-        self._rows.append(dump_json(row))
+        self._rows.append((whose, dump_json(row)))
         self._has_rows.set()
 
-    def _leave_out(self) -> None:
+    def leave_out(self) -> None:
+        """Count a row that is too much."""
         self._left_out_count += 1
         self.left_out_total += 1
 
@@ -181,7 +215,7 @@ class Audit:
     def _next(self) -> list[bytes]:
         """Return the first rows, as many as fit into an entry with their heads; at least one."""
         room_bytes, rows = self._own_appends.entry_size_bytes_max, list[bytes]()
-        for row in islice(self._rows, _AT_ONCE_COUNT_MAX):
+        for _, row in islice(self._rows, _AT_ONCE_COUNT_MAX):
             room_bytes -= len(row) + _HEAD_SIZE_BYTES_MAX
             if rows and room_bytes < 0:
                 break
@@ -219,6 +253,10 @@ class Audit:
             raise BadRequestError("rows", what, "others")
         await self._append(request.rows)
         return HandAuditResponse()
+
+
+def _whose(caller: Caller) -> _Whose:
+    return caller.name, "" if caller.name else caller.address
 
 
 def _changes_of_user(request: PutUserRequest) -> Iterator[str]:

@@ -12,6 +12,8 @@ import pytest
 from node.broker.users.audit import (
     CALLERS_MAX,
     REFUSALS_PER_SECOND,
+    REHEARSALS_PER_SECOND,
+    SHARE_COUNT_MAX,
     STRANGERS_PER_SECOND,
     WAITING_COUNT_MAX,
     Audit,
@@ -23,6 +25,7 @@ from node.users.calling import set_calling
 from node.users.credentials import digest_of
 from node.users.guard import Guard
 from node.users.needs import NEEDS
+from node.users.rehearsal import ROWS_MAX
 from node.users.users import Credential, Rates, User, Users
 from quorumlog.pb import admin_pb2, users_pb2
 from quorumlog.pb.log_pb2 import PullRequest
@@ -53,8 +56,10 @@ def guarded(audit: Audit) -> Guard:
 
 
 @asynccontextmanager
-async def running(node: Fixture, handed: Any = None) -> AsyncIterator[Audit]:
-    audit = Audit(node.broker.context, node.broker.own_appends, is_on=True)
+async def running(
+    node: Fixture, handed: Any = None, audit: Audit | None = None
+) -> AsyncIterator[Audit]:
+    audit = audit or Audit(node.broker.context, node.broker.own_appends, is_on=True)
     task = asyncio.create_task(audit.run(handed))
     try:
         yield audit
@@ -148,6 +153,51 @@ async def test_no_flood_of_strangers_hides_the_refusal_of_a_user(node: Fixture) 
     assert max(by_address.values()) == REFUSALS_PER_SECOND
     assert by_address.total() == STRANGERS_PER_SECOND
     assert len(audit._refusals) <= CALLERS_MAX
+
+
+async def test_no_flood_of_failed_changes_hides_the_refusal_of_another_user(node: Fixture) -> None:
+    (need,) = NEEDS[PUT_USER](PutUserRequest()) or ()
+    audit = Audit(node.broker.context, node.broker.own_appends, is_on=True)
+    guard = guarded(audit)
+    root, other = guard.by_token("root"), guard.by_token("r")
+    for _ in range(100):  # Seconds without a leader.
+        node.clock.now_ms += 1_000
+        for _ in range(REFUSALS_PER_SECOND + 5):
+            audit.note_change(root, PUT_USER, need, PutUserRequest(), NotLeaderError.code)
+        assert len(audit._rows) <= SHARE_COUNT_MAX
+    audit.note_change(root, PUT_USER, need, PutUserRequest(), "")
+    audit.note_refusal(other, CREATE, ForbiddenError("r", "", "", "Topic:x"))
+    async with running(node, audit=audit):
+        await eventually(lambda: not audit._rows, "all are written")
+    shown = Counter((row["user"], row["outcome"]) for row in rows(node))
+    assert shown == {
+        ("root", NotLeaderError.code): SHARE_COUNT_MAX,
+        ("root", "ok"): 1,
+        ("r", ForbiddenError.code): 1,
+    }
+
+
+async def test_a_flood_in_prepare_has_few_rows_and_says_how_many_calls(node: Fixture) -> None:
+    audit = Audit(node.broker.context, node.broker.own_appends, is_on=True)
+    guard = Guard("prepare", lambda: 60_000_000 + node.clock.now_ms)
+    guard.rehearsal.on_row, guard.rehearsal.on_forgotten = audit.note_rehearsal, audit.leave_out
+    error = ForbiddenError("r", "", "", "Topic:x")
+    for number in range(6_000):
+        guard.rehearsal.note("r", f"10.0.{number // 120 % 2}.{number % 120}", CREATE, error)
+    assert len(audit._rows) == REHEARSALS_PER_SECOND
+    assert audit.left_out_total == 6_000 - ROWS_MAX - REHEARSALS_PER_SECOND
+    (warning,) = guard.warnings()
+    assert f"6000 calls, at least {ROWS_MAX} callers" in warning
+    for _ in range(SHARE_COUNT_MAX):  # Seconds.
+        node.clock.now_ms += 1_000
+        for number in range(ROWS_MAX):
+            guard.rehearsal.note("r", f"10.9.9.{number}", CREATE, error)
+    assert len(audit._rows) == SHARE_COUNT_MAX
+    assert max(json.loads(row)["count"] for _, row in audit._rows) == 60
+    node.clock.now_ms += 400_000
+    guard.rehearsal.note("r", "10.9.9.9", CREATE, error)
+    node.clock.now_ms += 400_000
+    assert ": 1 calls, " in guard.warnings()[0]
 
 
 async def test_rows_wait_for_a_leader_up_to_a_limit_and_go_to_another_one(node: Fixture) -> None:
