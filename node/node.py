@@ -146,6 +146,7 @@ class Node(NodeParts):
         self.lives.build = self.lives.build._replace(users=settings.users)
         self.address = self.peer_address = self.http_address = self.framed_address = ""
         self.console_address = ""
+        self._page_file: int | None = None
         self._framed_listening: str | None = None
         self.remoting_addresses: tuple[str, ...] = ()
         self.began_s = time.monotonic()
@@ -285,12 +286,14 @@ class Node(NodeParts):
 
     async def _start_http(self) -> None:
         address = self.settings.http_listen
+        self._page_file = self.files.page_file()
+        if self._page_file is not None:
+            self.life.callback(os.close, self._page_file)
         self.life.push_async_callback(self.http.stop)
         if address is None:
             return
         try:
-            tls = tls_files(self.settings) if self.settings.http_tls else None
-            port = await self.http.start(address, tls)
+            port = await self.http.start(address, self._page_file)
         except PortTakenError as error:
             self._http_error = error
             return
@@ -358,11 +361,7 @@ class Node(NodeParts):
             for name, file in files.items()
             if file is not None and tls is not None
         }
-        options: tuple[str, ...] = ()
-        if tls is not None and self.settings.http_tls:
-            paths = (str(tls.certificate.absolute()), str(tls.key.absolute()))
-            options = ("--tls-certificate", paths[0], "--tls-key", paths[1])
-        door = ConsoleDoor(self.settings.console_mode, self.address, environment, options)
+        door = ConsoleDoor(self.settings.console_mode, self.address, environment, self._page_file)
         try:
             port = door.open(address)
         except OSError as error:

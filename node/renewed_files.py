@@ -4,6 +4,7 @@ Owns which files are watched, what is made of them, and the order in which parts
 know the parts: each hands over what takes new content.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -13,7 +14,14 @@ from grpc import ServerCertificateConfiguration, ServerCredentials
 from node.config.conflicts import check_files
 from node.config.environment import tls_files
 from node.config.settings import Settings
-from node.peers.security.tls import Tls, Validity, grpc_server_credentials, refusals, validity
+from node.peers.security.tls import (
+    Tls,
+    Validity,
+    grpc_server_credentials,
+    page_pem,
+    refusals,
+    validity,
+)
 from node.runtime.renewal import Renewals
 from node.users.node_proofs import NodeProofs
 
@@ -56,6 +64,18 @@ class RenewedFiles:
             renewed=self._renewed_for_grpc,
         )
 
+    def page_file(self) -> int | None:
+        """Return the descriptor of a file in memory that holds the certificate in use and its key,
+        for the pages of this process and of those it starts; None: no TLS for pages. The caller
+        closes it. Raises TlsFileError."""
+        tls = tls_files(self._settings)
+        if tls is None or not self._settings.http_tls:
+            return None
+        descriptor = os.memfd_create("certificate of pages")
+        os.pwrite(descriptor, page_pem(tls), 0)
+        self.on_tls.append(partial(_rewrite, descriptor))
+        return descriptor
+
     def _renewed_for_grpc(self) -> ServerCertificateConfiguration | None:
         """Return what gRPC has not had yet. Called on its threads."""
         new, self._grpc_renewed = self._grpc_renewed, None
@@ -91,3 +111,8 @@ class RenewedFiles:
         self._proofs.secrets = secrets
         for take in self.on_secrets:
             take(secrets)
+
+
+def _rewrite(descriptor: int, tls: Tls) -> None:
+    os.ftruncate(descriptor, 0)  # Who reads it now gets no certificate, and keeps the old one.
+    os.pwrite(descriptor, tls.pages, 0)

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -34,12 +34,16 @@ class ConsoleDoor:
         mode: str,
         server: str,
         environment: Mapping[str, str],
-        options: Sequence[str] = (),
+        page_file: int | None = None,
         idle_ms: int = IDLE_MS,
     ) -> None:
         """`server`: host:port of this node for clients. `environment`: what the console needs to
-        get in, as the files of TLS. `options`: further ones of its command."""
-        self._options = (*options, "--idle-ms", str(idle_ms))
+        get in, as the files of TLS. `page_file`: an open file with certificate and key of the
+        pages; None: they are in clear text."""
+        self._files = () if page_file is None else (page_file,)
+        path = f"/dev/fd/{page_file}"
+        tls = ("--tls-certificate", path, "--tls-key", path) if self._files else ()
+        self._options = (*tls, "--idle-ms", str(idle_ms))
         self._mode, self._server = mode, server
         self._environment = {**os.environ, **environment}
         self._socket: socket.socket | None = None
@@ -88,7 +92,7 @@ class ConsoleDoor:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
-                pass_fds=(fd,),
+                pass_fds=(fd, *self._files),
             )
         except OSError as error:
             _log.error("the console does not start", error=str(error))

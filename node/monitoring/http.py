@@ -14,6 +14,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Final, cast
 
 import uvicorn
@@ -37,7 +38,6 @@ from node.monitoring.http_connections import (
 )
 from node.monitoring.pages import Pages
 from node.monitoring.shared_page import SharedPage
-from node.peers.security.tls import TlsFiles
 from node.runtime.accounts import network_of
 from node.runtime.logs.events import EVENTS
 from node.services.server import PortTakenError
@@ -91,8 +91,8 @@ class HttpServer:
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, address: Address, tls: TlsFiles | None = None) -> int:
-        """Listen and serve, over TLS with the certificate of these files; return the port.
+    async def start(self, address: Address, page_file: int | None = None) -> int:
+        """Listen and serve, over TLS with the certificate and key in an open file; return the port.
         Raises PortTakenError, and OSError or ValueError for a certificate that cannot be used."""
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         try:
@@ -120,9 +120,10 @@ class HttpServer:
             headers=[("connection", "close")],
             timeout_graceful_shutdown=STOP_MS_MAX // 1000,
         )
-        if tls is not None:
+        if page_file is not None:
             config.load()
-            config.ssl = page_context(tls.certificate, tls.key)
+            path = Path(f"/dev/fd/{page_file}")
+            config.ssl = page_context(path, path)
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve([bound]), name="http")
         return int(bound.getsockname()[1])

@@ -116,17 +116,18 @@ def console(
         text = f"{host!r} is no IP address; name one, and the host name with --name"
         raise click.BadParameter(text, param_hint="--host") from None
     of_node = None if fd is None else OfNode(fd, idle_ms or _IDLE_MS)
-    tls = _tls(tls_certificate, tls_key)
+    ca = tls_files(server).ca if of_node is None else ""
+    tls = _tls(tls_certificate, tls_key, Path(ca) if ca else None)
     return run(_console(port, host, names, server, of_node, tls, is_full=mode == "full"))
 
 
-def _tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+def _tls(certificate: str | None, key: str | None, ca: Path | None) -> ssl.SSLContext | None:
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         raise click.UsageError("--tls-certificate and --tls-key go together")
     try:
-        return page_context(Path(certificate), Path(key))
+        return page_context(Path(certificate), Path(key), ca)
     except (OSError, ValueError) as error:
         raise CliError(
             f"the pages cannot use {certificate} with {key}",

@@ -12,6 +12,7 @@ from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of, sum_of
 from node.peers.security.tls import TlsFiles
 from qlog.server.authority import Authority
+from quorumlog.page_tls import page_context, refusal
 from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient
 from tests.node.peers.certificates import new_year
 from tests.node.processes import NodeClient, SingleNode
@@ -90,8 +91,7 @@ def test_each_port_shows_new_certificates_and_keeps_its_connections(tmp_path: Pa
                 lambda since=refused: metric(node, "files_refused_total") > since,  # type: ignore[misc]
             )
             assert "would refuse it" in str(node.status()["warnings"])
-            # Pages are for browsers, which know the node by other names.
-            assert {shown(node, port) for port in PORTS[:3]} == {before}
+            assert {shown(node, port) for port in PORTS} == {before}
 
         replace(files, new.files("second")._replace(ca=new.path))
         wait_for(
@@ -110,6 +110,15 @@ def test_each_port_shows_new_certificates_and_keeps_its_connections(tmp_path: Pa
             assert known.call(ROUTE, 1, b"").flags == RESPONSE
         with channel(node, new.path, client) as unknown, pytest.raises(grpc.RpcError):
             NodeClient(unknown).status()  # The old authority is trusted no more.
+
+
+def test_pages_keep_a_certificate_of_their_authority_until_it_signs_another(tmp_path: Path) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    files, caller = old.files("pages"), ssl.create_default_context(cafile=str(old.path))
+    pages = page_context(files.certificate, files.key, old.path)
+    for authority, host in ((new, "127.0.0.1"), (old, "db.example")):
+        replace(files, authority.files("other", (host,))._replace(ca=None))
+        assert not refusal(pages, caller, host)
 
 
 @pytest.mark.long

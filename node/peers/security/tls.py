@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from node.errors.common import NodeError
+from quorumlog.page_tls import refusal
 from quorumlog.tls_words import reason_of_key
 from quorumlog.user_files import CERTIFICATE, PRIVATE_KEY, UserFileError, read_pem
 
@@ -144,6 +145,8 @@ class Tls(NamedTuple):
     grpc_server: "grpc.ServerCertificateConfiguration"
     grpc_client: "grpc.ChannelCredentials"
     validity: dict[str, Validity]
+    pages: bytes
+    """What `page_pem` returns."""
 
     @classmethod
     def of(cls, files: TlsFiles, *, require_client_certificate: bool) -> "Tls":
@@ -155,7 +158,13 @@ class Tls(NamedTuple):
             _grpc_configuration(files),
             grpc_client_credentials(files),
             validity(files),
+            page_pem(files),
         )
+
+
+def page_pem(files: TlsFiles) -> bytes:
+    """Return the certificate of pages and its key, as one file has them. Raises TlsFileError."""
+    return _read(files, "certificate") + b"\n" + _read(files, "key")
 
 
 def validity(files: TlsFiles) -> dict[str, Validity]:
@@ -178,27 +187,13 @@ def refusals(files: TlsFiles, hosts: Iterable[str]) -> dict[str, str]:
     if files.ca is not None:
         caller = client_context(files)
         caller.check_hostname = False
-        found["tls_ca_file"] = _refusal(server, caller)
+        found["tls_ca_file"] = refusal(server, caller)
     caller = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     caller.load_verify_locations(files.certificate)
     caller.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # Its names alone count.
     for host in hosts:
-        found[host] = _refusal(server, caller, host)
+        found[host] = refusal(server, caller, host)
     return {name: why for name, why in found.items() if why}
-
-
-def _refusal(server: ssl.SSLContext, caller: ssl.SSLContext, host: str | None = None) -> str:
-    to_server, to_caller = ssl.MemoryBIO(), ssl.MemoryBIO()
-    dials = caller.wrap_bio(to_caller, to_server, server_hostname=host)
-    answers = server.wrap_bio(to_server, to_caller, server_side=True)
-    for side in (dials, answers, dials):
-        try:
-            side.do_handshake()
-        except ssl.SSLWantReadError:
-            continue
-        except ssl.SSLCertVerificationError as error:
-            return error.verify_message
-    return ""
 
 
 def date_warnings(by_file: Mapping[str, Validity], now_unix_s: float) -> list[DateWarning]:
