@@ -59,13 +59,14 @@ def test_an_error_in_a_log_is_a_problem_wherever_one_looks(tmp_path: Path) -> No
     with nodes:
         qlog = Qlog(nodes)
         status = qlog.json("cluster", "status", code=1)
-        (text,) = status["problems"]
-        assert "errors in its log: 1, the last one: the reset of the admin is ignored" in text
-        assert qlog.json("top", "--once", "--interval", "0.1", code=1)["problems"] == [text]
+        # Another one is that `on` would refuse the test.
+        (text,) = (one for one in status["problems"] if "errors in its log: 1, " in one)
+        assert "the last one: the reset of the admin is ignored" in text
+        assert text in qlog.json("top", "--once", "--interval", "0.1", code=1)["problems"]
         found = qlog.json("check", code=1)["findings"]
-        assert found == [{"severity": "WARNING", "text": text}]
+        assert {"severity": "WARNING", "text": text} in found
         qlog("debug", "bundle", tmp_path / "b.tar.gz")
-        (written,) = json.loads(parts_of(tmp_path / "b.tar.gz")["findings.json"])
-        assert (written["severity"], written["text"]) == ("WARNING", text)
+        written = json.loads(parts_of(tmp_path / "b.tar.gz")["findings.json"])
+        assert ("WARNING", text) in [(one["severity"], one["text"]) for one in written]
         with console(qlog) as browser:
             assert html.escape(text) in browser.get("/")
