@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,29 @@ async def test_transactions_are_those_of_users_that_publish_to_their_topics(tmp_
             assert len(said) == 1, "whether another user has it is not told"
         assert "node.message_not_found" in str(heard.remark)
         assert guard.refused["forbidden"] == refused_count + 2, "refusals all the same"
+
+
+async def test_a_client_id_is_that_of_one_user_of_an_address(tmp_path: Path) -> None:
+    async with gateway_with_users(tmp_path) as (gateway, _, trusting):
+        own, other = await gateway.client(tls=trusting), await gateway.client(tls=trusting)
+        known, leaving = gateway.remoting.groups.clients, {"clientID": "c", "producerGroup": "p"}
+        beats = [
+            {"clientID": "c", "producerDataSet": [{"groupName": group}]}
+            for group in ("p", "q")  # Replies name no group.
+        ]
+        assert (await ask(own, "shop", codes.HEARTBEAT, {}, beats[0])).code == 0
+        for client, beat in product((own, other), beats):
+            heard = await ask(client, "hers", codes.HEARTBEAT, {}, beat)
+            assert "is that of a client of another user; use" in str(heard.remark)
+        assert (await ask(own, "hers", RequestCode.UNREGISTER_CLIENT, leaving)).code == DENIED
+        assert known.producer("c")
+        await own.close()
+        await eventually(lambda: not known.count, "the end of its connection")
+        for beat in beats:
+            assert (await ask(other, "hers", codes.HEARTBEAT, {}, beat)).code == DENIED
+        assert (await ask(other, "shop", codes.HEARTBEAT, {}, beats[0])).code == 0
+        assert (await ask(other, "shop", RequestCode.UNREGISTER_CLIENT, leaving)).code == 0
+        assert (await ask(other, "hers", codes.HEARTBEAT, {}, beats[0])).code == 0
 
 
 async def test_a_reply_reaches_users_that_may_take_replies(tmp_path: Path) -> None:
