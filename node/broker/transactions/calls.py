@@ -29,7 +29,7 @@ from node.runtime.accounts import Charge, Kind, caller
 from node.state.appends import Committed, Prepared
 from node.state.tables.transactions import OpenTransaction
 from node.users import rules
-from node.users.calling import calling, may, require
+from node.users.calling import calling, may, require, require_known
 from node.users.needs import ALL
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from quorumlog.pb.state_pb2 import Command
@@ -159,7 +159,9 @@ class TransactionCalls:
 
     async def require_publish(self, transaction_id: int, producer_group: str = "") -> None:
         """Raise ForbiddenError unless the running call may publish to the topics of an open
-        transaction. Others, and those of another group, are refused where they are ended."""
+        transaction; UnknownTransactionError, as for one that is not there, where it may not publish
+        for its group either. Others, and those of another group, are refused where they are ended.
+        """
         if calling() is None:
             return
         self._context.check_leads()
@@ -170,8 +172,12 @@ class TransactionCalls:
             made = await self.ends.visible_messages(transaction)
         except PositionRangeError:
             return  # Its messages are gone: it ends as expired.
+        pub, kinds = rules.Action.PUB, rules.ResourceKind
         for topic in _topics_in(made.records):
-            require(rules.Action.PUB, rules.ResourceKind.TOPIC, topic, is_found=True)
+            if may(pub, kinds.GROUP, transaction.producer_group):
+                require(pub, kinds.TOPIC, topic, is_found=True)
+            else:
+                require_known(pub, kinds.TOPIC, topic, UnknownTransactionError(transaction_id))
 
     def _check_knows(self, transaction_id: int) -> None:
         """Raise UnknownTransactionError unless the running call may know how one ended."""

@@ -45,6 +45,21 @@ _Reserved = tuple[bool, str, str]
 """Whether it is a group of consumers, its name, and the client id."""
 _Key = tuple[bool, str]
 """Whether it is a group of consumers, and its name."""
+_REPLIES: Final[_Key] = False, ""
+"""Replies name no group: a client id of producers is that of one user in all groups."""
+
+
+class Owner(NamedTuple):
+    """Whose a client is."""
+
+    host: str
+    user: str
+    """Its name; empty: users are off."""
+
+
+def owner_of(account: Account, user: Calling | None) -> Owner:
+    """Return whose the clients of an account and a user are."""
+    return Owner(account.address.what, "" if user is None else user.name)
 
 
 def is_sql(kind: str) -> bool:
@@ -151,6 +166,11 @@ class Member:
     """None: users are off."""
 
     @property
+    def owner(self) -> Owner:
+        """Whose it is."""
+        return owner_of(self.account, self.user)
+
+    @property
     def is_connected(self) -> bool:
         """Whether its connection is there; else the row is about to be removed."""
         return not self.connection.connection.is_ended
@@ -224,7 +244,7 @@ class _Joining(NamedTuple):
 
 
 class ReservedIds:
-    """Client ids whose connection broke: for a while they are those of the address that they had.
+    """Client ids whose connection broke: for a while they are those of the owner that they had.
     One per table of clients.
 
     Else a stranger that waits for the break takes the place of a client, which cannot come back
@@ -233,20 +253,20 @@ class ReservedIds:
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
-        self._rows: dict[_Reserved, tuple[str, float]] = {}
-        """Address, and when it ends; the one that ends first is the first, as in the next table."""
+        self._rows: dict[_Reserved, tuple[Owner, float]] = {}
+        """Owner, and when it ends; the one that ends first is the first, as in the next table."""
         self._of_address: dict[str, dict[_Reserved, None]] = {}
 
-    def owner(self, row: _Reserved) -> str | None:
-        """Return the address for which an id is reserved."""
-        host, until_s = self._rows.get(row, (None, 0.0))
-        return host if until_s > self._monotonic_s() else None
+    def owner(self, row: _Reserved) -> Owner | None:
+        """Return for whom an id is reserved."""
+        owner, until_s = self._rows.get(row, (None, 0.0))
+        return owner if until_s > self._monotonic_s() else None
 
-    def put(self, row: _Reserved, host: str) -> None:
+    def put(self, row: _Reserved, owner: Owner) -> None:
         """Reserve the id of a client whose connection broke."""
         self.forget(row)
-        self._rows[row] = host, self._monotonic_s() + RESERVED_S
-        own = self._of_address.setdefault(host, {})
+        self._rows[row] = owner, self._monotonic_s() + RESERVED_S
+        own = self._of_address.setdefault(owner.host, {})
         own[row] = None
         if len(own) > RESERVED_OF_ADDRESS_MAX:
             self.forget(next(iter(own)))
@@ -258,7 +278,7 @@ class ReservedIds:
         """Reserve an id no longer, if it is reserved."""
         reserved = self._rows.pop(row, None)
         if reserved is not None:
-            remove_from(self._of_address, reserved[0], row)
+            remove_from(self._of_address, reserved[0].host, row)
 
     def expire(self) -> None:
         """Forget the rows that ended."""
@@ -324,8 +344,8 @@ class Clients:
     ) -> None:
         """Note that a client belongs to groups, all or none. Its account pays for the rows.
 
-        Raises RefusedError while another address is connected with the same client id, or was a
-        moment ago, and BusyError.
+        Raises RefusedError while another address or user is connected with the same client id, or
+        was a moment ago, and BusyError.
         """
         producing = dict.fromkeys(producers)
         rows = [self._joining((False, group), client, _NOTHING) for group in producing]
@@ -339,26 +359,31 @@ class Clients:
         group = self._groups(key).get(key[1]) or Group()
         old = group.members.get(client.client_id)
         paid_bytes = old.size_bytes if old is not None and old.account is client.account else 0
-        if not paid_bytes:
-            self._check_same_address(key, old, client)
+        self._check_same_owner(key, old, client)
         size_bytes = row_size_bytes(client.client_id, key[1], client.language)
         for one in consumption.subscriptions.values():
             size_bytes += row_size_bytes(one.topic, one.expression)
         return _Joining(key, old, size_bytes, paid_bytes, consumption)
 
-    def _check_same_address(self, key: _Key, old: Member | None, client: Member) -> None:
-        """Raise RefusedError where a client would take the place of one of another address.
+    def _check_same_owner(self, key: _Key, old: Member | None, client: Member) -> None:
+        """Raise RefusedError where a client would take the place of one of another owner, or its
+        replies.
 
         After a broken connection the client comes from the address that it had."""
-        host = client.account.address.what
-        if old is None:
-            owner = self._reserved.owner((*key, client.client_id))
-        else:
-            owner = old.account.address.what
-        if owner in (None, host):
+        client_id, own = client.client_id, client.owner
+        owner = self._reserved.owner((*key, client_id)) if old is None else old.owner
+        if owner in (None, own) and not key[0]:
+            asking = self.producer(client_id)
+            row = (*_REPLIES, client_id)
+            owner = self._reserved.owner(row) if asking is None else asking.owner
+            if owner is not None and owner.user == own.user:
+                return  # From another address it may produce for another group.
+        if owner in (None, own):
             return
-        text = f"client id {client.client_id!r} of group {key[1]} is that of a client at {owner}"
-        self._trouble.warn("a client is refused", f"{text}, not at {host}")
+        is_same_user = owner.user == own.user
+        whose = f"at {owner.host}" if is_same_user else "of another user"
+        text = f"client id {client_id!r} of group {key[1]} is that of a client {whose}"
+        self._trouble.warn("a client is refused", f"{text}, not at {own.host}")
         raise RefusedError(ResponseCode.NO_PERMISSION, f"{text}; use another instanceName")
 
     def _put(self, client: Member, row: _Joining) -> None:
@@ -366,6 +391,7 @@ class Clients:
         group = self._groups(row.key).setdefault(name, Group())
         if not is_consumer:
             self._producing.setdefault(client.client_id, {})[name] = None
+            self._reserved.forget((*_REPLIES, client.client_id))
         if old is None:
             self.count += 1
             self._reserved.forget((*row.key, client.client_id))
@@ -405,13 +431,13 @@ class Clients:
             if not groups:
                 del self._members_of[gone.connection]
 
-    def leave(self, is_consumer: bool, group: str, client_id: str, account: Account) -> None:
+    def leave(self, is_consumer: bool, group: str, client_id: str, caller: Owner) -> None:
         """Take a client out of a group, because a caller said so. Raises RefusedError if it is not
         the caller's."""
         member = self._member((is_consumer, group), client_id)
         if member is not None and member.is_connected:
-            if member.account.address.what != account.address.what:
-                text = f"client id {client_id!r} is that of a client of another address"
+            if member.owner != caller:
+                text = f"client id {client_id!r} is that of a client of another address or user"
                 raise RefusedError(ResponseCode.NO_PERMISSION, text)
             self._remove((is_consumer, group), [client_id])
 
@@ -446,15 +472,17 @@ class Clients:
             members = [self._member(key, client_id) for client_id in client_ids]
             gone = [one for one in members if one is not None and one.connection is connection]
             for one in gone:
-                self._reserved.put((*key, one.client_id), one.account.address.what)
+                self._reserved.put((*key, one.client_id), one.owner)
+                if one.user is not None and not key[0]:
+                    self._reserved.put((*_REPLIES, one.client_id), one.owner)
             if gone:
                 self._remove(key, [one.client_id for one in gone])
             yield
 
-    def popping(self, group: str, client_id: str, account: Account) -> None:
+    def popping(self, group: str, client_id: str, caller: Owner) -> None:
         """Note that a consumer, which is the caller's, takes messages by pop."""
         member = self._member((True, group), client_id)
-        if member is None or member.account.address.what != account.address.what:
+        if member is None or member.owner != caller:
             return
         if not member.is_popping:
             member.is_popping = True

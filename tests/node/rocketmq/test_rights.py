@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,10 @@ async def test_transactions_are_those_of_users_that_publish_to_their_topics(tmp_
         position = str(int(sent.ext["msgId"][16:], 16))
         end = {"producerGroup": "producers", "commitLogOffset": position, "commitOrRollback": "8"}
         heard = await ask(first, "hers", codes.END, end)
-        assert "user 'hers' lacks Pub on the topic of that id;" in str(heard.remark)
+        unknown = end | {"commitLogOffset": str(1 << 40)}
+        other = await ask(first, "hers", codes.END, unknown)
+        text = str(heard.remark).replace(position, str(1 << 40))
+        assert (heard.code, text) == (other.code, str(other.remark)), "an id tells nothing"
         checks = gateway.node.broker.transactions.checks
         await eventually(lambda: checks.producers.is_there("producers"), "the producers")
         for _ in range(2):
@@ -205,6 +209,29 @@ async def test_transactions_are_those_of_users_that_publish_to_their_topics(tmp_
             assert len(said) == 1, "whether another user has it is not told"
         assert "node.message_not_found" in str(heard.remark)
         assert guard.refused["forbidden"] == refused_count + 2, "refusals all the same"
+
+
+async def test_a_client_id_is_that_of_one_user_of_an_address(tmp_path: Path) -> None:
+    async with gateway_with_users(tmp_path) as (gateway, _, trusting):
+        own, other = await gateway.client(tls=trusting), await gateway.client(tls=trusting)
+        known, leaving = gateway.remoting.groups.clients, {"clientID": "c", "producerGroup": "p"}
+        beats = [
+            {"clientID": "c", "producerDataSet": [{"groupName": group}]}
+            for group in ("p", "q")  # Replies name no group.
+        ]
+        assert (await ask(own, "shop", codes.HEARTBEAT, {}, beats[0])).code == 0
+        for client, beat in product((own, other), beats):
+            heard = await ask(client, "hers", codes.HEARTBEAT, {}, beat)
+            assert "is that of a client of another user; use" in str(heard.remark)
+        assert (await ask(own, "hers", RequestCode.UNREGISTER_CLIENT, leaving)).code == DENIED
+        assert known.producer("c")
+        await own.close()
+        await eventually(lambda: not known.count, "the end of its connection")
+        for beat in beats:
+            assert (await ask(other, "hers", codes.HEARTBEAT, {}, beat)).code == DENIED
+        assert (await ask(other, "shop", codes.HEARTBEAT, {}, beats[0])).code == 0
+        assert (await ask(other, "shop", RequestCode.UNREGISTER_CLIENT, leaving)).code == 0
+        assert (await ask(other, "hers", codes.HEARTBEAT, {}, beats[0])).code == 0
 
 
 async def test_a_reply_reaches_users_that_may_take_replies(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from node.rocketmq.remoting.clients import (
     Member,
     Subscription,
     is_sql,
+    owner_of,
 )
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.member_reports import MemberReports
@@ -154,11 +155,11 @@ class GroupCalls(Calls):
     async def unregister(self, request: Request) -> Answer:
         """Take a client of the caller out of one group."""
         ext = request.command.ext
-        client_id = text_of(ext, "clientID")
+        client_id, caller = text_of(ext, "clientID"), owner_of(request.account, calling())
         for is_consumer, field in ((False, "producerGroup"), (True, "consumerGroup")):
             group = text_of(ext, field, "")
             if group:
-                self.clients.leave(is_consumer, group, client_id, request.account)
+                self.clients.leave(is_consumer, group, client_id, caller)
         return Answer()
 
     async def members(self, request: Request) -> Answer:

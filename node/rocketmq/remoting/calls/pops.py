@@ -15,13 +15,13 @@ from node.rocketmq.remoting.calls.node_admin import NodeAdmin
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
 from node.rocketmq.remoting.calls.routes import RouteCalls
 from node.rocketmq.remoting.calls.shared import Calls, Shared
-from node.rocketmq.remoting.clients import Subscription, is_sql
+from node.rocketmq.remoting.clients import Subscription, is_sql, owner_of
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, bool_of, int_of, text_of
 from node.state.tables.pop import PopTable
-from node.users.calling import require
+from node.users.calling import calling, require
 from node.users.rules import Action, ResourceKind
 from quorumlog.pb import pop_pb2
 from store.format import RETRY_TOPIC_PREFIX
@@ -53,7 +53,8 @@ class PopCalls(Calls):
         group, client_id = text_in(document, "consumerGroup"), text_in(document, "clientId")
         require(Action.SUB, ResourceKind.GROUP, group)
         require(Action.SUB, ResourceKind.TOPIC, text_in(document, "topic"))
-        self._shared.clients.popping(group, client_id, request.account)
+        caller = owner_of(request.account, calling())
+        self._shared.clients.popping(group, client_id, caller)
         await self._shared.reports.flush()
         return await self._shared.ask_leader(request, self._assigned)
 

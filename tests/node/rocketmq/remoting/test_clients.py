@@ -14,6 +14,7 @@ from node.rocketmq.remoting.clients import (
     Clients,
     Consumption,
     Member,
+    Owner,
     ReservedIds,
     Subscription,
 )
@@ -75,13 +76,13 @@ def test_a_client_id_is_replaced_from_its_own_address_only() -> None:
             clients.put(stranger, producers, consumers)
     for is_consumer, group in ((False, "p"), (True, "c")):
         with pytest.raises(RefusedError):
-            clients.leave(is_consumer, group, "a", stranger.account)
+            clients.leave(is_consumer, group, "a", stranger.owner)
     clients.put(again, ["p"], {"c": reads("t")})
     assert (clients.count, first.account.is_empty) == (2, True)
     end(clients, first)
     assert clients.count == 2, "it goes on over the other connection"
-    clients.leave(False, "p", "a", again.account)
-    clients.leave(True, "c", "a", again.account)
+    clients.leave(False, "p", "a", again.owner)
+    clients.leave(True, "c", "a", again.owner)
     clients.put(stranger, ["p"], {"c": reads("t")})
     end(clients, stranger)
     assert (clients.count, accounts.held(Kind.MEMBERS)) == (0, (0, 0))
@@ -109,13 +110,13 @@ async def test_an_id_stays_with_the_address_whose_connection_broke() -> None:
 
 def test_reserved_ids_of_one_address_push_out_its_own_only() -> None:
     reserved = ReservedIds(lambda: 0.0)
-    reserved.put((True, "c", "victim"), HERE)
+    reserved.put((True, "c", "victim"), Owner(HERE, ""))
     for host in map(str, range(RESERVED_COUNT_MAX // RESERVED_OF_ADDRESS_MAX)):
         for number in range(RESERVED_OF_ADDRESS_MAX + 1):
-            reserved.put((True, "c", f"{host}.{number}"), host)
+            reserved.put((True, "c", f"{host}.{number}"), Owner(host, ""))
     assert (len(reserved._rows), reserved.owner((True, "c", "victim"))) == (
         RESERVED_COUNT_MAX,
-        HERE,
+        Owner(HERE, ""),
     )
     assert reserved.owner((True, "c", "0.0")) is None
 
