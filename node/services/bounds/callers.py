@@ -16,7 +16,7 @@ from node.services.bounds.look_timer import LookTimer
 
 _LOOK_MS: Final = 1_000
 _SOCKETS_PER_LOOK: Final = 1_000
-"""To look at so many takes 10 ms; with more of them the kernel is asked at fewer looks."""
+"""A look at this number takes 10 ms; with more of them only some looks ask the kernel."""
 
 
 class GrpcCaller(Lease):
