@@ -1,5 +1,6 @@
 """Rights: each method and each code as no user, as the wrong one and as the right one."""
 
+import json
 import re
 import ssl
 from collections.abc import AsyncIterator
@@ -232,6 +233,24 @@ async def test_a_client_id_is_that_of_one_user_of_an_address(tmp_path: Path) -> 
         assert (await ask(other, "shop", codes.HEARTBEAT, {}, beats[0])).code == 0
         assert (await ask(other, "shop", RequestCode.UNREGISTER_CLIENT, leaving)).code == 0
         assert (await ask(other, "hers", codes.HEARTBEAT, {}, beats[0])).code == 0
+
+
+async def test_a_lock_is_that_of_one_user_of_an_address(tmp_path: Path) -> None:
+    async with gateway_with_users(tmp_path) as (gateway, guard, trusting):
+        own, other = await gateway.client(tls=trusting), await gateway.client(tls=trusting)
+        sub = frozenset({Action.SUB})
+        resources = Resource(ResourceKind.TOPIC, "shop-o"), Resource(ResourceKind.GROUP, "shop")
+        reads = {"reads": tuple(Rule(resource, sub) for resource in resources)}
+        allow(guard, ROLES | {"hers": ("reads",)}, reads)
+        queue = {"topic": "shop-o", "brokerName": "g0-n1", "queueId": 0}
+        body = {"consumerGroup": "shop", "clientId": "c", "mqSet": [queue]}
+        for client, user, locked in (
+            *((own, "shop", [queue]), (other, "hers", []), (own, "hers", [])),
+            (other, "shop", [queue]),  # It has connected again.
+        ):
+            heard = await ask(client, user, codes.LOCK, {}, body)
+            assert json.loads(heard.body) == {"lockOKMQSet": locked}
+            assert (await ask(client, "hers", RequestCode.UNLOCK_BATCH_MQ, {}, body)).code == 0
 
 
 async def test_a_reply_reaches_users_that_may_take_replies(tmp_path: Path) -> None:

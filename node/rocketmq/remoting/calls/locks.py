@@ -18,14 +18,14 @@ from node.rocketmq.remoting.calls.json_bodies import (
     text_in,
 )
 from node.rocketmq.remoting.calls.shared import Calls, Shared
-from node.rocketmq.remoting.clients import CLIENT_ID_LENGTH_MAX
+from node.rocketmq.remoting.clients import CLIENT_ID_LENGTH_MAX, Owner, owner_of
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, InvalidError
 from node.runtime.accounts import Account, Kind, row_size_bytes
 from node.runtime.json_text import dump_json
 from node.runtime.rows import remove_from
 from node.users import rules
-from node.users.calling import require
+from node.users.calling import calling, require
 
 LOCK_S: Final = 60.0
 """Time after which a lock that was not renewed is free."""
@@ -39,6 +39,7 @@ class _Key(NamedTuple):
 
 class _Lock(NamedTuple):
     client_id: str
+    owner: Owner
     until_s: float
     account: Account
     """Pays for the lock: that of the connection which asked for it last."""
@@ -82,11 +83,11 @@ class LockCalls(Calls):
         except OverLimitError as error:
             return Answer(body=dump_json({"lockOKMQSet": []}), remark=error.remark)
         group, client_id = self._holder(document)
-        size_bytes = row_size_bytes(group, client_id)
+        size_bytes, owner = row_size_bytes(group, client_id), owner_of(account, calling())
         try:
             for key, row in list(self._rows(group, rows)):
                 held = self._locks.get(key)
-                if held is None or self._is_callers(key, held, client_id, account):
+                if held is None or self._is_callers(key, held, client_id, owner):
                     self._drop(key)
                     self._put(key, client_id, account, size_bytes + len(key.topic))
                     locked.append(row)
@@ -96,17 +97,16 @@ class LockCalls(Calls):
 
     async def unlock(self, request: Request) -> Answer:
         """Release the caller's locks of a list of queues."""
-        account, document = request.account, list_of(request.command.body)
+        document, owner = list_of(request.command.body), owner_of(request.account, calling())
         group, client_id = self._holder(document)
         for key, _ in self._rows(group, rows_of(document, "mqSet")):
             held = self._locks.get(key)
-            if held is not None and self._is_callers(key, held, client_id, account):
+            if held is not None and self._is_callers(key, held, client_id, owner):
                 self._drop(key)
         return Answer()
 
-    def _is_callers(self, key: _Key, held: _Lock, client_id: str, account: Account) -> bool:
-        is_own = held.client_id == client_id and held.account.address.what == account.address.what
-        return is_own or self._is_free(key, held)
+    def _is_callers(self, key: _Key, held: _Lock, client_id: str, owner: Owner) -> bool:
+        return held[:2] == (client_id, owner) or self._is_free(key, held)
 
     def _is_free(self, key: _Key, held: _Lock) -> bool:
         """Whether a lock ran out, or its client left its group or ended the connection. A client
@@ -148,7 +148,8 @@ class LockCalls(Calls):
         account.take(Kind.LOCKS, size_bytes)
         of_client = self._of_client.setdefault((key.group, client_id), {})
         until_s = self._monotonic_s() + LOCK_S
-        self._locks[key] = _Lock(client_id, until_s, account, size_bytes, of_client)
+        owner = owner_of(account, calling())
+        self._locks[key] = _Lock(client_id, owner, until_s, account, size_bytes, of_client)
         self._of_group.setdefault(key.group, {})[key] = None
         self._of_account.setdefault(account, {})[key] = of_client[key] = None
 
